@@ -35,7 +35,6 @@ class BestModel(Callback):
 
     def __init__(self, metric: str, folder: RunFolder) -> None:
         self.best = Best(metric)
-        self.follows = metric
         self._folder = folder
         self._arrays: Arrays = {}
 
@@ -53,12 +52,12 @@ class BestModel(Callback):
             self._write()
 
     def remember(self) -> Any:
-        """Return the best value and the round of the best value."""
-        return [self.best.value, self.best.server_round]
+        """Return the state of the best value."""
+        return self.best.remember()
 
     def recall(self, value: Any) -> None:
         """Restore the state that :meth:`remember` returned."""
-        self.best.value, self.best.server_round = value
+        self.best.recall(value)
 
     def remember_arrays(self) -> Arrays:
         """Return the best model; empty before there is one."""

@@ -29,6 +29,7 @@ _GAUGES = {
     "rounds_planned": "Rounds of the run",
     "last_round_seconds": "Time that the last round took",
     "accuracy_mean": "Mean accuracy over clients, a fraction, when last evaluated",
+    "accuracy_median": "Median accuracy over clients",
     "accuracy_worst10": "Mean accuracy of the worst tenth of clients",
     "accuracy_clients": "Clients with an accuracy, where not all that were asked have one",
     "accuracy_clients_asked": "Clients that were asked for an accuracy",

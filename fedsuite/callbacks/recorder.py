@@ -1,18 +1,14 @@
 """Recording of rounds, clients and rejected replies in the run's folder."""
 
-import logging
 from collections.abc import Iterator
 
 from typing_extensions import override
 
-from fedsuite.core.metrics import is_accuracy, is_fraction
-from fedsuite.results.layout import UNCOUNTED
+from fedsuite.results.layout import LEFT_OUT
 from fedsuite.results.writer import RunFolder
 from fedsuite.rounds.events import Callback, RoundReport, RunState
 from fedsuite.rounds.exchange import Rejection
-from fedsuite.rounds.report import Row
-
-logger = logging.getLogger(__name__)
+from fedsuite.rounds.remarks import why_left_out
 
 
 class Recorder(Callback):
@@ -26,7 +22,6 @@ class Recorder(Callback):
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
-        self._recorded: set[tuple[object, str]] = set()
 
     @override
     def on_round_end(self, state: RunState, report: RoundReport) -> None:
@@ -56,48 +51,29 @@ class Recorder(Callback):
             )
             for rejection in sorted(rejections, key=_by_client)
         ]
-        events += self._uncounted(report)
+        events += _left_out(report)
         if events:
             self._folder.append("events", events)
         # Last, so that a round with this line has the others too.
         self._folder.append("rounds", [report.metrics])
 
-    def _uncounted(self, report: RoundReport) -> list[dict[str, object]]:
-        """Return events of accuracies that do not count; warn of each client's first."""
-        events: list[dict[str, object]] = []
-        new: list[dict[str, object]] = []
-        for phase, row, name in _no_fractions(report):
-            reason = f"{name} {float(row[name]):g}: a fraction from 0 to 1 is expected"
-            event: dict[str, object] = {
-                "round": report.server_round,
-                "kind": UNCOUNTED,
-                "phase": phase,
-                "client": row["client"],
-                "reason": reason,
-            }
-            events.append(event)
-            if (row["client"], name) not in self._recorded:
-                self._recorded.add((row["client"], name))
-                new.append(event)
-        if new:
-            others = f" (and {len(new) - 1} such numbers more)" if len(new) > 1 else ""
-            logger.warning(
-                "round %d: client %s: %s, so it counts in no mean%s",
-                report.server_round,
-                new[0]["client"],
-                new[0]["reason"],
-                others,
-            )
-        return events
 
-
-def _no_fractions(report: RoundReport) -> Iterator[tuple[str, Row, str]]:
-    """Yield the accuracies that are no fractions: phase, client's row, and name."""
+def _left_out(report: RoundReport) -> Iterator[dict[str, object]]:
+    """Yield an event for each client of a phase some of whose metrics do not count."""
     for phase in report.phases:
-        for row in phase.rows:
-            for name in filter(is_accuracy, row):
-                if not is_fraction(float(row[name])):
-                    yield phase.phase, row, name
+        reasons: dict[int, list[str]] = {}
+        for metric, clients in phase.left_out.items():
+            for client_id, number in clients.items():
+                reasons.setdefault(client_id, []).append(why_left_out(metric, number))
+        for client_id, of_client in sorted(reasons.items()):
+            more = f" (and {len(of_client) - 1} more)" if len(of_client) > 1 else ""
+            yield {
+                "round": report.server_round,
+                "kind": LEFT_OUT,
+                "phase": phase.phase,
+                "client": client_id,
+                "reason": f"{of_client[0]}{more}",
+            }
 
 
 def _by_client(rejection: Rejection) -> tuple[bool, int]:

@@ -10,9 +10,11 @@ Two questions are kept apart:
 Accuracies in :func:`fairness_report` are **per cent**, because variances are published in
 per cent squared. The rest of fedsuite holds fractions.
 
-Clients say what they like. :func:`has_score` tells which of their numbers count.
+Clients say what they like. :func:`range_of` says what a metric can be, by its name, and
+:func:`has_score` which numbers are a score.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -26,6 +28,40 @@ from fedsuite.core.rng import numpy_stream
 def is_accuracy(name: str) -> bool:
     """Return whether a column of ``clients.jsonl`` holds accuracies, so fractions."""
     return name == "accuracy" or name.endswith("_accuracy")
+
+
+Range = tuple[float, float]
+"""The least and the largest value of a metric."""
+
+_MEASURED_IN_TRAINING = ("trained_", "validation_", "whole_test_")
+
+
+def range_of(name: str, phase: str, *, own: bool) -> Range:
+    """Return what a client's metric can be; minus to plus infinity where nobody knows.
+
+    Who names a metric as fedsuite's clients do declares what it is:
+
+    - an accuracy, which is a fraction, of any app;
+    - a loss on rows that no step was taken on, a cross-entropy, so no less than 0; of
+      fedsuite's own clients alone, for another app's loss may be anything;
+    - a number of examples, no less than 0, of fedsuite's own clients.
+
+    Parameters
+    ----------
+    name
+        The metric, with dashes or as a column of ``clients.jsonl``.
+    phase
+        Type of the message: a loss in training may hold terms below 0.
+    own
+        Whether the clients are fedsuite's own.
+    """
+    column = name.replace("-", "_")
+    if is_accuracy(column):
+        return 0.0, 1.0
+    measured = phase == "evaluate" or any(p in column for p in _MEASURED_IN_TRAINING)
+    if own and measured and column.endswith(("loss", "examples")):
+        return 0.0, math.inf
+    return -math.inf, math.inf
 
 
 def is_fraction(value: float) -> bool:
@@ -43,17 +79,11 @@ def counted_in(name: str) -> str:
 
 
 def has_score(row: Mapping[str, Any], name: str) -> bool:
-    """Return whether a client's row has a number that counts under a name.
-
-    An accuracy counts if it is a fraction. A score of no rows is none.
-    """
-    value = row.get(name)
-    if value is None:
+    """Return whether a client's row has a number; a score of no rows is none."""
+    if row.get(name) is None:
         return False
-    if is_accuracy(name):
-        return is_fraction(value) and row.get(counted_in(name)) != 0
     measured = "validation_" in name and not name.endswith("examples")
-    return not measured or row.get(counted_in(name)) != 0
+    return not (measured or is_accuracy(name)) or row.get(counted_in(name)) != 0
 
 
 def of_clients(scored: int, asked: int) -> str:

@@ -66,8 +66,8 @@ ROUNDS = "rounds"
 CLIENTS = "clients"
 EVENTS = "events"
 
-UNCOUNTED = "uncounted-accuracy"
-"""Kind of the event of a reply that was used, all but an accuracy in it."""
+LEFT_OUT = "left-out-metric"
+"""Kind of the event of a reply that was used, all but a metric in it."""
 
 _PARSED_TOGETHER = 1000
 """Lines of a JSON-lines file that are parsed at once."""

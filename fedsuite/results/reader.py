@@ -14,7 +14,13 @@ from numpy.typing import NDArray
 from fedsuite.core.errors import RunError
 from fedsuite.core.files import read_error
 from fedsuite.core.keys import Value
-from fedsuite.core.metrics import counted_in, has_score, is_fraction, of_clients
+from fedsuite.core.metrics import (
+    counted_in,
+    has_score,
+    is_accuracy,
+    is_fraction,
+    of_clients,
+)
 from fedsuite.core.text import read_toml
 from fedsuite.data.shift_report import ClientShift
 from fedsuite.results import layout
@@ -90,7 +96,18 @@ class Run:
 
     def clients(self) -> list[dict[str, Any]]:
         """Return all rows of ``clients.jsonl``: one per client, phase and round."""
-        return list(self._rows(layout.CLIENTS))
+        return list(self.client_rows())
+
+    def client_rows(self) -> Iterator[dict[str, Any]]:
+        """Yield the rows of ``clients.jsonl``; an accuracy that is no fraction is None.
+
+        No run of today writes such a one, but the folder may be somebody else's.
+        """
+        for row in self._rows(layout.CLIENTS):
+            for name, value in row.items():
+                if is_accuracy(name) and not _is_fraction(value):
+                    row[name] = None
+            yield row
 
     def events(self) -> list[dict[str, Any]]:
         """Return all rows of ``events.jsonl``: rejected replies and warnings."""
@@ -133,7 +150,7 @@ class Run:
         """Yield rounds in the order written, with one number per client that has it."""
         phase_rows = (
             row
-            for row in self._rows(layout.CLIENTS)
+            for row in self.client_rows()
             if row["phase"] == phase and has_score(row, key)
         )
         for server_round, round_rows in groupby(phase_rows, itemgetter("round")):
@@ -152,8 +169,8 @@ class Run:
         """
         by_round: dict[int, dict[Client, float]] = {}
         num_asked: dict[int, int] = {}
-        for row in self._rows(layout.CLIENTS):
-            if row["phase"] != "evaluate" or row.get(column) is None:
+        for row in self.client_rows():
+            if row["phase"] != "evaluate" or column not in row:
                 continue
             server_round = row["round"]
             if server_round not in by_round:
@@ -163,7 +180,7 @@ class Run:
                     del by_round[earlier]
             if row.get(counted_in(column)) != 0:
                 num_asked[server_round] += 1
-                if is_fraction(row[column]):
+                if _is_fraction(row[column]):
                     by_round[server_round][row["client"]] = float(row[column])
         own = column if column.startswith("validation_") else "accuracy"
         for row in self.rounds:
@@ -187,7 +204,7 @@ class Run:
         """
         phase_and_column = {key: key.partition("_")[::2] for key in keys}
         values: dict[str, dict[int, list[float]]] = {key: {} for key in phase_and_column}
-        for row in self._rows(layout.CLIENTS):
+        for row in self.client_rows():
             for key, (phase, column) in phase_and_column.items():
                 if row["phase"] == phase and has_score(row, column):
                     values[key].setdefault(row["round"], []).append(float(row[column]))
@@ -217,6 +234,11 @@ class Run:
         except TypeError as error:
             path = self.path / layout.PARTITION
             raise RunError(f"{path}: its shifts cannot be read: {error}") from error
+
+
+def _is_fraction(value: object) -> bool:
+    """Return whether what stands in a file is a number from 0 to 1."""
+    return isinstance(value, int | float) and is_fraction(value)
 
 
 def load_run(path: str | Path) -> Run:

@@ -1,12 +1,27 @@
-"""Clients whose updates are far from the others', over a run's rounds.
+"""Clients that stand out over a run's rounds, the oddest first.
 
-Reads the columns of ``clients.jsonl`` that :mod:`fedsuite.rounds.update_norms` writes, and
-the events of replies that were refused or bounded.
+Reads the columns of ``clients.jsonl`` that :mod:`fedsuite.rounds.update_norms` writes, what
+clients weighed and said of their losses, and the events of replies that were refused,
+bounded, or never came.
+
+A client is odd in a round by the strongest of these grounds, each from 0 to 1:
+
+- its reply was refused or bounded: 1;
+- nothing came: 0.5;
+- its update was long for its number of examples, or next to nothing; it weighed more
+  than the others for its number of examples, or more than half of the average; it claimed
+  a loss above theirs. Each is a number of medians of the round, :func:`far` from 1.
+
+Where half of those asked fail, or do not answer, that is no ground against any: the model
+or the server did it to them. A client is as odd as its rounds are on average, so that what
+persists counts. Directions of updates are no ground: honest clients with other data differ
+in them.
 """
 
+import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +36,18 @@ from fedsuite.rounds.kinds import ABSENT
 
 NOTE = (
     "Far from the others is not dishonest: a hospital with other patients looks the same. "
-    "Look at a client's data before you exclude it. Lengths are in medians of the round. "
-    "A lie of the usual length is not seen here: the key aggregator bounds what it does."
+    "Look at a client's data before you exclude it. Lengths, weights and losses are in "
+    "medians of the round. A lie of the usual length and loss is not seen here: the key "
+    "aggregator bounds what it does."
 )
 
 COLUMNS = (
     "client",
+    "odd %",
+    "because",
     "rounds",
     "refused %",
+    "absent %",
     "bounded %",
     "length, median",
     "length, largest",
@@ -37,34 +56,84 @@ COLUMNS = (
     "claim cut, largest",
 )
 
+STANDS_OUT = 0.1
+"""Oddness, the mean over rounds, below which a client is like the others."""
 
-@dataclass(frozen=True)
+_USUAL, _FAR = 1.5, 10.0
+"""Medians up to which a number is usual, and from which nothing could be odder."""
+
+_WIDE = 5.0
+"""Weights for a number of examples differ so many times more; so do short updates."""
+
+_ENOUGH = 4
+"""With fewer clients one may own more than half of the average."""
+
+_SMALL_LOSS = 0.25
+"""Share of the first round's median loss that is added to losses: near 0 all are odd."""
+
+_LOSSES = ("loss_before", "loss")
+
+
+def far(medians: float) -> float:
+    """Return how odd a number of medians is: 0 to 1.5, 1 from 10 on, by its logarithm."""
+    if medians <= _USUAL:
+        return 0.0
+    return min(math.log(medians / _USUAL) / math.log(_FAR / _USUAL), 1.0)
+
+
+@dataclass
 class Suspect:
-    """What is known of one client; None where the run does not say."""
+    """What is known of one client; None where the run does not say.
+
+    Parameters
+    ----------
+    grounds
+        Ground to how odd the client was by it, of each of its rounds in which it was.
+    """
 
     client: Client
-    rounds: int
-    refused: float
-    bounded: float
-    lengths: tuple[float, ...]
-    weights: tuple[float, ...]
-    examples: float
-    claimed: float | None
+    rounds: set[int] = field(default_factory=set)
+    grounds: dict[str, dict[int, float]] = field(default_factory=dict)
+    lengths: tuple[float, ...] = ()
+    weights: tuple[float, ...] = ()
+    examples: float = 0.0
+    claimed: float | None = None
+
+    def add(self, ground: str, server_round: int, odd: float) -> None:
+        """Take note of a ground; nothing that is not odd."""
+        if odd > 0:
+            self.grounds.setdefault(ground, {})[server_round] = odd
 
     @property
-    def oddness(self) -> tuple[float, float, str]:
-        """Sort key: refused and bounded first, then lengths far from 1, then the name."""
-        sizes = np.abs(np.log([size for size in self.lengths if size > 0]))
-        far = float(np.median(sizes)) if sizes.size else 0.0
-        return -self.refused - self.bounded, -far, str(self.client)
+    def odd(self) -> float:
+        """Mean over the client's rounds of its strongest ground in each."""
+        strongest: dict[int, float] = defaultdict(float)
+        for by_round in self.grounds.values():
+            for server_round, odd in by_round.items():
+                strongest[server_round] = max(strongest[server_round], odd)
+        return sum(strongest.values()) / max(len(self.rounds), 1)
+
+    @property
+    def because(self) -> str:
+        """Grounds on which it stands out, the strongest first; empty if it does not."""
+        if self.odd < STANDS_OUT:
+            return ""
+        ordered = sorted(self.grounds.items(), key=lambda g: -sum(g[1].values()))
+        return ", ".join(f"{name} in {len(rounds)}" for name, rounds in ordered)
+
+    def share_of_rounds(self, ground: str) -> float:
+        """Return the share of the client's rounds with a ground."""
+        return len(self.grounds.get(ground, ())) / max(len(self.rounds), 1)
 
     def cells(self) -> tuple[Any, ...]:
         """Return the client's cells of the table."""
+        shares = (100 * self.share_of_rounds(g) for g in ("refused", "absent", "bounded"))
         return (
             str(self.client),
-            self.rounds,
-            100 * self.refused,
-            100 * self.bounded,
+            100 * self.odd,
+            self.because,
+            len(self.rounds),
+            *shares,
             *_median_and_largest(self.lengths),
             float(np.mean(self.weights)) if self.weights else None,
             self.examples,
@@ -80,38 +149,85 @@ def suspects(run: Run) -> list[Suspect]:
     RunError
         If the run has no lengths of updates.
     """
-    rows: dict[Client, list[Mapping[str, Any]]] = defaultdict(list)
+    rows: dict[int, dict[Client, Mapping[str, Any]]] = defaultdict(dict)
+    of_client: dict[Client, list[Mapping[str, Any]]] = defaultdict(list)
     for row in run.clients():
         if row["phase"] == "train":
-            rows[row["client"]].append(row)
-    if not any("update_norm" in row for own in rows.values() for row in own):
+            rows[row["round"]][row["client"]] = row
+            of_client[row["client"]].append(row)
+    if not any("update_norm" in row for own in of_client.values() for row in own):
         raise RunError(
             f"{run.path}: no client's row has update_norm: its clients sent no models"
         )
-    refused, bounded = (
-        _rounds_of(run, kind) for kind in ("rejected-reply", "bounded-reply")
-    )
-    names = run.experiment.get("sites", "")
-    sites = [name.strip() for name in str(names).split(",")] if names else []
-    clients = []
-    for client in {**rows, **dict.fromkeys(_named(k, sites) for k in refused)}:
-        own_rows = rows.get(client, [])
-        key = sites.index(client) if client in sites else client
-        refused_rounds = refused.get(key, set()) - {row["round"] for row in own_rows}
-        num_asked = len(own_rows) + len(refused_rounds)
-        clients.append(
-            Suspect(
-                client,
-                num_asked,
-                len(refused_rounds) / num_asked if num_asked else 0.0,
-                len(bounded.get(key, set())) / num_asked if num_asked else 0.0,
-                _numbers(own_rows, "norm_ratio"),
-                _numbers(own_rows, "weight"),
-                max(_numbers(own_rows, "num_examples"), default=0.0),
-                max(_numbers(own_rows, "claimed_examples"), default=None),
-            )
-        )
-    return sorted(clients, key=lambda suspect: suspect.oddness)
+    told = dict(_told(run))
+    clients = {client: Suspect(client) for client in of_client}
+    for by_ground in told.values():
+        for client in (k for named in by_ground.values() for k in named):
+            clients.setdefault(client, Suspect(client))
+    for client, own in of_client.items():
+        one = clients[client]
+        one.lengths, one.weights = _numbers(own, "norm_ratio"), _numbers(own, "weight")
+        one.examples = max(_numbers(own, "num_examples"), default=0.0)
+        one.claimed = max(_numbers(own, "claimed_examples"), default=None)
+    small = 0.0
+    for server_round in sorted({*rows, *told}):
+        replies, named = rows.get(server_round, {}), told.get(server_round, {})
+        missing = {k for g in ("refused", "absent") for k in named.get(g, ())} - {*replies}
+        asked = {*replies, *missing}
+        for client in asked:
+            clients[client].rounds.add(server_round)
+        for ground, whom in named.items():
+            alone = whom if ground == "bounded" else whom & missing
+            if ground == "bounded" or 2 * len(alone) < len(asked):
+                for client in alone & asked:
+                    odd = 0.5 if ground == "absent" else 1.0
+                    clients[client].add(ground, server_round, odd)
+        small = small or _SMALL_LOSS * _median(_losses(replies).values())
+        for ground, client, odd in _measured(replies, small):
+            clients[client].add(ground, server_round, odd)
+    return sorted(clients.values(), key=lambda one: (-one.odd, str(one.client)))
+
+
+def _measured(
+    rows: Mapping[Client, Mapping[str, Any]], small: float
+) -> Iterator[tuple[str, Client, float]]:
+    """Yield how odd the numbers of a round's replies are: ground, client, 0 to 1."""
+    sizes = {k: row.get("num_examples") or 0.0 for k, row in rows.items()}
+    usual = _median(sizes.values())
+    for client, row in rows.items():
+        ratio = row.get("norm_ratio")
+        if ratio is None:
+            continue
+        # Epochs make lengths grow with the rows, a number of steps does not.
+        times = min(max(sizes[client] / usual, 1 / _WIDE), _WIDE) if usual > 0 else 1.0
+        yield "long", client, far(ratio / max(times, 1.0))
+        least = min(times, 1.0) / _WIDE
+        yield "short", client, far(least / ratio if ratio > 0 else math.inf)
+    weights = {k: row["weight"] for k, row in rows.items() if row.get("weight") is not None}
+    per_row = {k: w / sizes[k] for k, w in weights.items() if sizes[k] > 0}
+    median = _median(per_row.values())
+    for client, weight in weights.items():
+        # A large site is no liar, but no site is to own more than half.
+        owned = far(_USUAL * 2 * weight) if len(weights) >= _ENOUGH else 0.0
+        times = per_row.get(client, 0.0) / median if median > 0 else 0.0
+        yield "heavy", client, max(owned, far(times / _WIDE))
+    losses = _losses(rows)
+    middle = _median(losses.values()) + small
+    for client, loss in losses.items():
+        yield "loss", client, far((loss + small) / middle) if middle > 0 else 0.0
+
+
+def _losses(rows: Mapping[Client, Mapping[str, Any]]) -> dict[Client, float]:
+    """Return the clients' losses, by the first of the usual names that they have."""
+    for name in _LOSSES:
+        if losses := {k: r[name] for k, r in rows.items() if r.get(name) is not None}:
+            return losses
+    return {}
+
+
+def _median(values: Iterable[float]) -> float:
+    numbers = list(values)
+    return float(np.median(numbers)) if numbers else 0.0
 
 
 def write_suspects(run: Path, output: Path, *, overwrite: bool) -> None:
@@ -133,23 +249,25 @@ def suspects_figure(clients: Sequence[Suspect]) -> Figure:
     return figure
 
 
-def _rounds_of(run: Run, kind: str) -> dict[Any, set[int]]:
-    """Return client to the rounds in which an event of its training is told.
+def _told(run: Run) -> Iterator[tuple[int, dict[str, set[Client]]]]:
+    """Yield rounds with whose replies to training were refused, bounded, or did not come.
 
-    A client whose reply did not come is no suspect.
+    Clients are named as their rows name them: by the site, where they have one.
     """
-    by_client: dict[Any, set[int]] = defaultdict(set)
+    text = str(run.experiment.get("sites", ""))
+    sites = [name.strip() for name in text.split(",")] if text else []
+    grounds = {"rejected-reply": "refused", "bounded-reply": "bounded"}
+    told: dict[int, dict[str, set[Client]]] = defaultdict(lambda: defaultdict(set))
     for event in run.events():
-        phase_of_kind = event.get("kind"), event.get("phase")
-        came = event.get("client") is not None and event.get("cause") not in ABSENT
-        if phase_of_kind == (kind, "train") and came:
-            by_client[event["client"]].add(event["round"])
-    return dict(by_client)
-
-
-def _named(client: Any, sites: Sequence[str]) -> Client:
-    """Return a client as its rows call it: by its site's name, if it has one."""
-    return sites[client] if sites and isinstance(client, int) else client
+        ground, client = grounds.get(event.get("kind", "")), event.get("client")
+        if ground is None or client is None or event.get("phase") != "train":
+            continue
+        if event.get("cause") in ABSENT:
+            ground = "absent"
+        if sites and isinstance(client, int):
+            client = sites[client]
+        told[event["round"]][ground].add(client)
+    yield from told.items()
 
 
 def _numbers(rows: Sequence[Mapping[str, Any]], name: str) -> tuple[float, ...]:

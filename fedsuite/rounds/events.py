@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
-from fedsuite.core.metrics import fairness_report, is_fraction
+from fedsuite.core.metrics import fairness_report
 from fedsuite.rounds.report import PhaseReport
 from fedsuite.rounds.round import RoundStrategy
 
@@ -74,10 +74,10 @@ class RoundReport:
         """
         values: dict[str, float | int] = {"round": self.server_round}
         for phase in self.phases:
-            values.update(
-                {f"{phase.phase}_{k}": v for k, v in phase.means_of_scores().items()}
-            )
+            values.update({f"{phase.phase}_{k}": v for k, v in phase.means().items()})
         if self.evaluate is not None:
+            medians = self.evaluate.medians().items()
+            values.update({f"evaluate_{name}": value for name, value in medians})
             for rows in ("", "validation_"):
                 found = _scores(self.evaluate, f"{rows}accuracy")
                 values.update({f"{rows}{k}": v for k, v in found.items()})
@@ -98,7 +98,7 @@ class RoundReport:
 
 def _scores(phase: PhaseReport, name: str) -> dict[str, float]:
     """Return what is shown of an accuracy; empty where no client speaks of it."""
-    told = any(name in row for row in phase.rows)
+    told = phase.is_named(name)
     nobody_answered = name == "accuracy" and not phase.rows
     if not told and not nobody_answered:
         return {}
@@ -106,18 +106,17 @@ def _scores(phase: PhaseReport, name: str) -> dict[str, float]:
 
 
 def accuracy_metrics(accuracies: Sequence[float], num_asked: int = 0) -> dict[str, float]:
-    """Return mean, worst 10 % and variance over clients of accuracies in [0, 1].
+    """Return mean, median, worst 10 % and variance over clients of accuracies in [0, 1].
 
-    What is no fraction (a client that reports per cent, or lies) is left out. Where fewer
-    clients have an accuracy than were asked, ``accuracy_clients`` and
+    Where fewer clients have an accuracy than were asked, ``accuracy_clients`` and
     ``accuracy_clients_asked`` count them.
     """
-    accuracies = [accuracy for accuracy in accuracies if is_fraction(accuracy)]
     metrics: dict[str, float] = {}
     if accuracies:
         report = fairness_report(100.0 * np.asarray(accuracies))
         metrics = {
             "accuracy_mean": report.mean / 100.0,
+            "accuracy_median": float(np.median(accuracies)),
             "accuracy_worst10": report.worst_10 / 100.0,
             "accuracy_variance": report.variance,
         }
@@ -132,6 +131,7 @@ def reported_as(metric: str) -> str:
 
     As in ``evaluate_loss``; ``accuracy_mean`` is made of ``evaluate_accuracy``.
     """
+    metric = metric.removesuffix("_median") if metric.startswith("evaluate_") else metric
     for column in ("validation_accuracy", "accuracy"):
         if metric.startswith(f"{column}_"):
             return f"evaluate_{column}"
@@ -139,16 +139,7 @@ def reported_as(metric: str) -> str:
 
 
 class Callback:
-    """Base of callbacks: each method does nothing until it is overridden.
-
-    Attributes
-    ----------
-    follows
-        Metric of ``rounds.jsonl`` that it decides by; empty of none. A reply in which the
-        metric is no finite number is not used.
-    """
-
-    follows: str = ""
+    """Base of callbacks: each method does nothing until it is overridden."""
 
     def on_start(self, state: RunState) -> None:
         """Hear that the rounds are about to start."""

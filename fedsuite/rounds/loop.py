@@ -12,7 +12,7 @@ from fedsuite.messages.array_records import num_bytes, to_arrays
 from fedsuite.messages.records import EVALUATE, TRAIN
 from fedsuite.messages.statistics import buffers_declared
 from fedsuite.rounds.checkpoint import Checkpoint
-from fedsuite.rounds.events import Callback, RoundReport, RunState, reported_as
+from fedsuite.rounds.events import Callback, RoundReport, RunState
 from fedsuite.rounds.telling import tell
 
 logger = ServerLogger(__name__)
@@ -33,7 +33,6 @@ def run_rounds(
 ) -> Result:
     """Run the rounds of a strategy; see :meth:`FederatedStrategy.start`."""
     strategy = state.strategy
-    strategy.chosen_by = {reported_as(c.follows) for c in callbacks if c.follows}
     state.result.arrays = state.arrays
     if resume is not None:
         resume.restore(state)

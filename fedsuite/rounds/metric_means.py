@@ -4,6 +4,7 @@ Flower's strategies take such functions as ``train_metrics_aggr_fn`` and
 ``evaluate_metrics_aggr_fn``; here they mean the same.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
@@ -56,7 +57,7 @@ class MetricMeans(Stage):
         self._names: dict[str, str] = {}
         self._weights: list[float] = []
         self._lists: dict[str, list[list[float]]] = {}
-        self._reserved: dict[str, list[tuple[float, float]]] = {}
+        self._apart: dict[str, list[tuple[float, float]]] = {}
         self._contents: list[RecordDict] = []
 
     @override
@@ -68,7 +69,11 @@ class MetricMeans(Stage):
             column = name.replace("-", "_")
             self._names.setdefault(column, name)
             if column in RESERVED:  # no column of a report, but a metric all the same
-                self._reserved.setdefault(name, []).append((number, reply.num_examples))
+                self._apart.setdefault(name, []).append((number, reply.num_examples))
+        for name, number in reply.left_out.items():
+            # Where all say so it is another unit, such as per cent, and Flower's to show.
+            if math.isfinite(number):
+                self._apart.setdefault(name, []).append((number, reply.num_examples))
         for record in records_of(reply.content, MetricRecord).values():
             for name, value in record.items():
                 if isinstance(value, list) and name not in reply.metrics:
@@ -101,7 +106,7 @@ class MetricMeans(Stage):
         means = self._report.means()
         total = means.pop("num_examples")
         named = {self._names.get(name, name): value for name, value in means.items()}
-        for name, held in self._reserved.items():
+        for name, held in self._apart.items():
             rows = [{"value": value, "weight": weight} for value, weight in held]
             if len(rows) == len(self._weights):  # a mean is of all, as of other metrics
                 named[name] = mean_metrics(rows, "weight")["value"]

@@ -1,5 +1,6 @@
 """What is said of the replies to a phase's messages, in the log and in its report."""
 
+import math
 from collections.abc import Iterable
 from typing import ClassVar
 
@@ -7,6 +8,7 @@ from typing_extensions import override
 
 from fedsuite.core.errors import one_line
 from fedsuite.core.logs import ServerLogger, log_scope
+from fedsuite.core.metrics import is_accuracy
 from fedsuite.rounds.exchange import Exchange, Rejection, Unused
 from fedsuite.rounds.kinds import Kind
 from fedsuite.rounds.report import PhaseReport
@@ -27,6 +29,7 @@ class Remarks(Stage):
         self._prefix = ""
         self._converted = False
         self._left_out: set[tuple[int, str]] = set()
+        self._new: list[tuple[int, str]] = []
 
     def begin(self, server_round: int, report: PhaseReport) -> None:
         """Hear of which round and report the next remarks are."""
@@ -39,16 +42,12 @@ class Remarks(Stage):
 
     @override
     def reply(self, reply: ClientReply) -> Iterable[ClientReply]:
-        """Say once a client and metric that a metric is left out, its reply not."""
+        """Take note of the metrics that are left out of a reply, which counts."""
         for metric, number in reply.left_out.items():
-            self._report.left_out.setdefault(metric, set()).add(reply.client_id)
+            self._report.left_out.setdefault(metric, {})[reply.client_id] = number
             if (reply.client_id, metric) not in self._left_out:
                 self._left_out.add((reply.client_id, metric))
-                self._warn(
-                    reply.client_id,
-                    f"metric {one_line(metric, 60)} is {number}: it is left out, here and "
-                    "later, and all else in the reply counts",
-                )
+                self._new.append((reply.client_id, why_left_out(metric, number)))
         if reply.converted and not self._converted:
             self._converted = True
             logger.warning(
@@ -58,6 +57,20 @@ class Remarks(Stage):
                 reply.converted,
             )
         return (reply,)
+
+    @override
+    def rest(self) -> Iterable[ClientReply]:
+        """Say once a client and metric what is left out, in one line an exchange."""
+        new, self._new = self._new, []
+        if new:
+            client_id, reason = new[0]
+            others = f" (and {len(new) - 1} such metrics more)" if len(new) > 1 else ""
+            self._warn(
+                client_id,
+                f"{reason}: it is left out, here and later, and all else in the reply "
+                f"counts{others}",
+            )
+        return ()
 
     def unused(self, unused: Unused) -> None:
         """Tell of a reply to an exchange that is not used."""
@@ -87,3 +100,13 @@ class Remarks(Stage):
         name = self._report.names.get(client_id, client_id)
         with log_scope(client=name):
             logger.warning(f"round %d: client {words}", self._round, name, text)
+
+
+def why_left_out(metric: str, number: float) -> str:
+    """Return why a metric of a reply does not count."""
+    words = f"metric {one_line(metric, 60)} is {number:g}"
+    if not math.isfinite(number):
+        return words
+    fraction = is_accuracy(metric.replace("-", "_"))
+    needed = "a fraction from 0 to 1" if fraction else "a number from 0"
+    return f"{words}, where {needed} is expected"

@@ -1,9 +1,12 @@
 """What a phase of a round reports: one row a client, what was refused, bytes."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fedsuite.core.metrics import counted_in, has_score, is_accuracy, is_fraction
+import numpy as np
+
+from fedsuite.core.metrics import counted_in, has_score
 from fedsuite.rounds.aggregation import mean_metrics
 from fedsuite.rounds.exchange import Rejection
 from fedsuite.rounds.validation import ClientReply
@@ -55,7 +58,8 @@ class PhaseReport:
     suspected
         Clients whose replies to an earlier round may have poisoned the model.
     left_out
-        Metric to the clients that reported it as NaN or infinite, in replies that count.
+        Metric to the clients that reported it as NaN, infinite or out of its range, and
+        the number, in replies that count.
     """
 
     phase: str
@@ -64,7 +68,7 @@ class PhaseReport:
     rejections: list[Rejection] = field(default_factory=list)
     bounded: list[Rejection] = field(default_factory=list)
     suspected: list[Rejection] = field(default_factory=list)
-    left_out: dict[str, set[int]] = field(default_factory=dict)
+    left_out: dict[str, dict[int, float]] = field(default_factory=dict)
     num_asked: int = 0
     bytes_down: int = 0
     bytes_up: int = 0
@@ -115,6 +119,11 @@ class PhaseReport:
             for row in self.rows
         ]
 
+    def is_named(self, name: str) -> bool:
+        """Return whether a reply names a metric, as a number that counts or not."""
+        left_out = (metric.replace("-", "_") for metric in self.left_out)
+        return name in left_out or any(name in row for row in self.rows)
+
     def column(self, name: str) -> list[float]:
         """Return one metric of all clients that reported it, in client order."""
         return [float(row[name]) for row in self.rows if name in row]
@@ -129,24 +138,41 @@ class PhaseReport:
         return max(self.num_asked, len(self.rows)) - without
 
     def means(self) -> dict[str, float]:
-        """Return the means of the metrics, weighted by examples; empty of no replies."""
+        """Return the means of the metrics, weighted by examples; empty of no replies.
+
+        A metric has a mean if at least half of the replies name it, as a number that
+        counts or not: so no few clients can add a metric, or take one away. Where not all
+        have a number, ``NAME_clients`` is how many have.
+        """
         rows = self.numeric_rows()
         means = mean_metrics(rows, "num_examples")
-        for name, weight in OTHER_WEIGHTS.items():
-            if name in means and weight in means:
-                counted = [{**row, weight: max(row[weight], 0.0)} for row in rows]
-                means[name] = mean_metrics(counted, weight)[name]
+        names = Counter(name for row in rows for name in row)
+        for metric, clients in self.left_out.items():
+            names[metric.replace("-", "_")] += len(clients)
+        for name, count in names.items():
+            having = [row for row in rows if name in row]
+            if not having or 2 * count < len(rows):
+                continue
+            weight = OTHER_WEIGHTS.get(name, "num_examples")
+            if not all(weight in row for row in having):
+                weight = "num_examples"
+            if name not in means or weight != "num_examples":
+                pairs = [{name: r[name], weight: max(r[weight], 0.0)} for r in having]
+                means[name] = mean_metrics(pairs, weight)[name]
+            if len(having) < len(rows):
+                means[f"{name}_clients"] = len(having)
         return means
 
-    def means_of_scores(self) -> dict[str, float]:
-        """Return the means, those of accuracies over the clients whose accuracy counts."""
-        means = self.means()
-        for name in filter(is_accuracy, list(means)):
-            rows = self.numeric_rows()
-            counted = [row for row in rows if is_fraction(row[name])]
-            if len(counted) < len(rows):
-                del means[name]
-                if counted:
-                    weight = OTHER_WEIGHTS.get(name, "num_examples")
-                    means[name] = mean_metrics(counted, weight)[name]
-        return means
+    def medians(self) -> dict[str, float]:
+        """Return the medians over clients of losses that were scored, by ``NAME_median``.
+
+        A client that lies moves a mean of losses as far as it likes, a median no further
+        than to what another says.
+        """
+        names = dict.fromkeys(name for row in self.rows for name in row)
+        scores = {
+            name: [float(row[name]) for row in self.rows if has_score(row, name)]
+            for name in names
+            if name.endswith("loss")
+        }
+        return {f"{n}_median": float(np.median(v)) for n, v in scores.items() if v}

@@ -2,8 +2,10 @@
 
 from collections.abc import Collection
 from dataclasses import replace
+from functools import partial
 
 from fedsuite.core.errors import RunError
+from fedsuite.core.metrics import range_of
 from fedsuite.messages.records import SERVER_ROUND
 from fedsuite.rounds.contract import MethodContract
 from fedsuite.rounds.exchange import Exchange
@@ -34,12 +36,15 @@ def completed(
     ``steering`` are the columns that must be finite where they are there.
     """
     needs = strategy.NEEDS_OF_CLIENT
+    own = strategy.hosts_clients
+    ranges = partial(range_of, phase=exchange.message_type, own=own)
 
     def limited(expected: Expected) -> Expected:
         return replace(
             expected,
             weight_key=strategy.weighted_by_key,
             steering=steering,
+            range_of=ranges,
             infinite=infinite,
             advice=expected.advice or needs.advice,
             advice_of={need.name: need.advice for need in needs.metrics},

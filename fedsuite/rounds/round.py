@@ -5,7 +5,7 @@ is in :meth:`RoundStrategy.stages` and :meth:`RoundStrategy.counting`.
 """
 
 from collections import ChainMap
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -94,7 +94,6 @@ class RoundStrategy(MethodContract):
         self._noise = () if self.privacy is None else (self.privacy,)
         self.first = FirstExchanges(type(self).__name__, self.NEEDS_OF_CLIENT)
         self.pending: dict[str, ReplyReader] = {}
-        self.chosen_by: Collection[str] = ()
         # Number of the run's attempt, in names of versions; 0 adds none.
         self.attempt = 0
         self.server_round = 0
@@ -330,13 +329,10 @@ class RoundStrategy(MethodContract):
             check_exchange(exchange, type(self).__name__)
         self._exchange_index += 1
         group_id = version_name(self.server_round, self._exchange_index, self.attempt)
-        own = f"{phase}_"
-        chosen = {m.removeprefix(own) for m in self.chosen_by if m.startswith(own)}
         # Of fedsuite's own clients a loss that is no number is a model that diverged.
-        chosen |= {"loss"} if phase == EVALUATE and self._members.hosted else set()
-        if phase == TRAIN:
-            chosen |= steering(self)
-        exchange = completed(self, exchange, self.server_round, chosen, self._infinite)
+        diverged = {"loss"} if phase == EVALUATE and self._members.hosted else set()
+        steered = steering(self) if phase == TRAIN else diverged
+        exchange = completed(self, exchange, self.server_round, steered, self._infinite)
         self.reports[phase].bytes_down += exchange.bytes_down()
         members = gathered(exchange, self._members, self._grid)
         whole = exchange.shared.get(ARRAYS) is self._arrays

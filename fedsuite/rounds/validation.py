@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedsuite.core.errors import one_line
 from fedsuite.core.keys import Value
+from fedsuite.core.metrics import Range
 from fedsuite.messages.array_records import (
     RecordError,
     array_header,
@@ -95,7 +96,8 @@ class ClientReply:
     stand_ins
         Metric to the name of the one that stands for it, as :class:`Expected` allows.
     left_out
-        Metrics that are NaN or infinite, which are not among ``metrics``.
+        Metrics that are NaN, infinite or out of their range, which are not among
+        ``metrics``.
     infinite
         Array to where it has the infinities that were sent; there ``arrays`` have 0.
     claimed_examples
@@ -140,6 +142,8 @@ class Expected:
         Metrics that must be there, beside the weight.
     bounds
         Metrics that must be there too, each with its least and its largest value.
+    range_of
+        What a metric of a name can be; one beyond it is left out.
     steering
         Metrics, as columns of a report, that must be finite where they are there; others
         are left out that are not.
@@ -165,6 +169,7 @@ class Expected:
     arrays: Mapping[str, RecordSpec] = field(default_factory=dict)
     metrics: Sequence[str] = ()
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    range_of: Callable[[str], Range] = lambda name: (-math.inf, math.inf)
     steering: Collection[str] = ()
     weight_key: str = "num-examples"
     stand_ins: Mapping[str, str] = field(default_factory=dict)
@@ -383,7 +388,8 @@ def _check_metrics(
     """Return the numbers among the metrics, which stands for which, and what is left out.
 
     What is not finite is left out, unless something is steered by it: the AUC of a client
-    with one class says nothing of its model.
+    with one class says nothing of its model. So is what no client can have measured, such
+    as an accuracy of 95. No reader of metrics sees either, and none checks again.
     """
     metrics: dict[str, float] = {}
     left_out: dict[str, float] = {}
@@ -404,8 +410,11 @@ def _check_metrics(
                 number = float(value)
             except OverflowError:
                 number = math.inf
-            if math.isfinite(number):
+            least, largest = expected.range_of(name)
+            if math.isfinite(number) and (name in needed or least <= number <= largest):
                 metrics[name] = number
+            elif math.isfinite(number):
+                left_out[name] = number
             elif name in needed or name.replace("-", "_") in expected.steering:
                 reason = f"metric {one_line(name, 60)} is {number}"
                 raise BadReply(Kind.NOT_FINITE, reason)

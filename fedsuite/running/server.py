@@ -13,12 +13,12 @@ from flwr.serverapp.strategy import Result
 from fedsuite.callbacks.best_model import BestModel
 from fedsuite.callbacks.checkpoint_writer import CHECKPOINTS, CheckpointWriter
 from fedsuite.callbacks.early_stop import EarlyStop
+from fedsuite.callbacks.final_model import FinalModel
 from fedsuite.callbacks.progress import Progress
 from fedsuite.callbacks.recorder import Recorder
 from fedsuite.callbacks.tracking import tracking
 from fedsuite.core.errors import ConfigError, FedsuiteError, RunError
 from fedsuite.core.extras import naming_extras
-from fedsuite.core.files import safetensors_bytes
 from fedsuite.core.keys import AUTO
 from fedsuite.core.logs import configure_logs, harmless, log_scope, write_line
 from fedsuite.data import DataSettings, FederatedData
@@ -29,7 +29,7 @@ from fedsuite.experiment.plug_ins import additions, fingerprint
 from fedsuite.experiment.rules import CHOICES, chosen_metric
 from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.messages import decomposition
-from fedsuite.messages.array_records import to_arrays, to_record
+from fedsuite.messages.array_records import to_record
 from fedsuite.models.server_networks import ServerNetworks
 from fedsuite.results.layout import (
     EXPERIMENT,
@@ -37,7 +37,6 @@ from fedsuite.results.layout import (
     FEDERATION_VARIABLE,
     LEDGER,
     MANIFEST,
-    MODEL,
     PARTITION,
     RUN_FOLDER,
     read_manifest,
@@ -177,18 +176,18 @@ def _run_experiment(
         if strategy.privacy is not None:
             strategy.privacy.ledger = ReleaseLedger(folder / LEDGER)
         with tracking(run.tracker_names, run_folder, experiment.values) as trackers:
-            callbacks = build_callbacks(experiment, run_folder, checkpoint, write, trackers)
+            final = FinalModel(run_folder)
+            others = build_callbacks(experiment, run_folder, checkpoint, write, trackers)
             result = strategy.start(
                 with_liars(experiment, grid),
                 to_record(initial_arrays(experiment, model, parts)),
                 num_rounds=run.num_rounds,
                 timeout=run.round_timeout,
-                callbacks=callbacks,
+                callbacks=[final, *others],
                 resume=checkpoint,
             )
-            # Before anything that may fail, for it is what the run was for.
-            if len(result.arrays):
-                run_folder.write_bytes(MODEL, safetensors_bytes(to_arrays(result.arrays)))
+            # Nothing is left to do but where it could not be written.
+            final.write(result.arrays)
             with harmless("summary", write):
                 write_summary(run_folder)
             # The folder is whole, and the trackers hear of a failed run.
@@ -244,7 +243,7 @@ def build_callbacks(
     write: Callable[[str], None],
     trackers: Sequence[Callback],
 ) -> list[Callback]:
-    """Return the experiment's callbacks, in the order of their calls."""
+    """Return the callbacks after the final model's, in the order of their calls."""
     run = experiment.group(RunSettings)
     callbacks: list[Callback] = [Recorder(folder)]
     best, stop = (chosen_metric(experiment.values, key) for key in CHOICES)

@@ -114,3 +114,75 @@ def test_best_model_is_the_one_of_the_best_round(folder: RunFolder) -> None:
     assert load_file(path)["weight"][0, 0] == 2.0
     again.on_round_end(a_state(5.0), a_report(5, score=0.45))
     assert load_file(path)["weight"][0, 0] == 5.0
+
+
+def chosen(honest: Sequence[Sequence[float]], lies: Sequence[float]) -> int:
+    """Return the round that is best by the accuracies of honest clients and a liar."""
+    best = Best("accuracy_mean")
+    for server_round, (accuracies, lie) in enumerate(
+        zip(honest, lies, strict=True), start=1
+    ):
+        best.improved(a_report(server_round, accuracies=(*accuracies, lie)))
+    return best.server_round
+
+
+RISING = [[0.5 + 0.02 * r + 0.05 * k for k in range(4)] for r in range(10)]
+
+
+@pytest.mark.parametrize(
+    "lies",
+    [
+        [1.0] * 10,
+        [0.0] * 10,
+        [1.0] * 3 + [0.0] * 7,
+        [0.1 * (9 - r) for r in range(10)],
+    ],
+)
+def test_one_of_five_does_not_choose_the_round(lies: list[float]) -> None:
+    assert chosen(RISING, lies) == 10
+    assert chosen([[-a + 1 for a in of] for of in RISING], lies) == 1
+
+
+def test_of_three_clients_the_middle_gain_counts_of_two_the_mean() -> None:
+    best = Best("accuracy_mean")
+    best.improved(a_report(1, accuracies=(0.5, 0.5, 0.9)))
+    assert best.improved(a_report(2, accuracies=(0.6, 0.6, 0.0))) is True
+    assert best.improved(a_report(3, accuracies=(0.59, 0.59, 1.0))) is False
+    two = Best("accuracy_mean")
+    two.improved(a_report(1, accuracies=(0.5, 0.5)))
+    assert two.improved(a_report(2, accuracies=(0.4, 0.7))) is True
+    # What is no mean over clients is followed as it stands.
+    worst = Best("accuracy_worst10")
+    worst.improved(a_report(1, accuracies=(0.5, 0.5, 0.9)))
+    assert worst.improved(a_report(2, accuracies=(0.6, 0.6, 0.0))) is False
+
+
+def test_the_clients_numbers_survive_a_resume() -> None:
+    first, second = EarlyStop("accuracy_mean", 1), EarlyStop("accuracy_mean", 1)
+    first.on_round_end(a_state(), a_report(1, accuracies=(0.5, 0.5, 0.9)))
+    second.recall(json.loads(json.dumps(first.remember())))
+    state = a_state()
+    second.on_round_end(state, a_report(2, accuracies=(0.6, 0.6, 0.0)))
+    assert state.stop_reason is None
+
+
+def test_a_metric_that_some_reply_has_is_not_misspelt(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Of five clients one has it: no mean, but no misspelt name either."""
+    best = Best("evaluate_auc")
+    for server_round in (1, 2):
+        report = a_report(server_round, accuracies=[0.5] * 5)
+        assert report.evaluate is not None
+        report.evaluate.rows[0]["auc"] = 0.5
+        assert best.improved(report) is None
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told.startswith("round 1: evaluate_auc is not there to follow")
+    # Only the first evaluation is judged.
+    later = Best("evaluate_auc")
+    first = a_report(1, accuracies=[0.5] * 2)
+    assert first.evaluate is not None
+    for row in first.evaluate.rows:
+        row["auc"] = 0.5
+    assert later.improved(first) is True
+    assert later.improved(a_report(2, accuracies=[0.5] * 2)) is None

@@ -65,6 +65,7 @@ def test_a_round_by_hand() -> None:
         "fedsuite_rounds_planned": 9,
         "fedsuite_last_round_seconds": 0.25,
         "fedsuite_accuracy_mean": 0.625,
+        "fedsuite_accuracy_median": 0.625,
         "fedsuite_accuracy_worst10": 0.5,
     }
 

@@ -3,11 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import fedsuite
 from fedsuite.results.reader import load_run
-from fedsuite.results.suspects import NOTE, suspects
+from fedsuite.results.suspects import NOTE, STANDS_OUT, far, suspects
 from fedsuite.training.attack_plan import AttackPlan
 from tests.helpers import digits_experiment
+from tests.results.lying_runs import FORMS, ranked
 from tests.results.made_runs import make_run, written
 
 
@@ -39,7 +42,7 @@ def test_table(analyse: Any, tmp_path: Path) -> None:
     told(tmp_path / "run")
     code, out, err = analyse("suspects", tmp_path / "run")
     assert (code, err) == (0, "")
-    # A tie of bounded and refused: client 2's length was 9 medians.
+    # Client 2 was refused once, and 9 medians long before.
     rows = written("suspects")
     assert [row["client"] for row in rows] == ["2", "1", "0"]
     refused, bounded, fine = rows
@@ -49,8 +52,9 @@ def test_table(analyse: Any, tmp_path: Path) -> None:
     )
     assert (bounded["refused %"], bounded["bounded %"]) == ("0.0", "50.0")
     assert (bounded["length, median"], bounded["length, largest"]) == ("3.0", "4.0")
-    # Its reply of round 3 was late.
-    assert (fine["rounds"], fine["refused %"]) == ("2", "0.0")
+    # Its reply of round 3 was late, as was everybody's.
+    assert (fine["rounds"], fine["refused %"], fine["absent %"]) == ("3", "0.0", "0.0")
+    assert (refused["because"], fine["because"]) == ("refused in 1, long in 1", "")
     assert (fine["weight, mean"], fine["examples, largest"]) == ("", "5.0")
     assert (fine["claim cut, largest"], bounded["claim cut, largest"]) == ("", "1800.0")
     assert NOTE in (tmp_path / "analysis/suspects.md").read_text()
@@ -74,3 +78,51 @@ def test_a_liar_of_a_run_stands_first(tmp_path: Path) -> None:
     first = suspects(load_run(tmp_path / "run"))[0]
     assert first.client == liar
     assert min(first.lengths) > 3
+
+
+CASES = [*zip(FORMS, range(6), strict=True), ("x -20", 4)]
+
+
+@pytest.mark.parametrize(("form", "seed"), CASES)
+def test_who_lies_is_first_and_the_honest_never(
+    form: str, seed: int, tmp_path: Path
+) -> None:
+    method = "term" if form == "loss 9" else "fedavg"
+    clients, liars = ranked(tmp_path / "run", form, seed, method=method)
+    first = clients[0]
+    if form == "sign flip" and not first.because:
+        return  # as long as the others': it may go unseen
+    assert first.client in liars
+    assert first.odd >= STANDS_OUT
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_where_nobody_lies_nobody_stands_out(seed: int, tmp_path: Path) -> None:
+    clients, _ = ranked(tmp_path / "run", "honest", seed)
+    assert [client.because for client in clients] == [""] * 5
+
+
+def test_a_round_in_which_most_fail_is_a_ground_against_nobody(tmp_path: Path) -> None:
+    """Honest clients fail by what the model did to them: here three of four."""
+    folder = make_run(tmp_path / "run", status="running")
+    row = {"phase": "train", "num_examples": 5, "update_norm": 1.0}
+    for server_round in (1, 2):
+        asked = range(4) if server_round == 1 else (3,)
+        ratios = {k: 20.0 if k == 3 else 1.0 for k in asked}
+        folder.append(
+            "clients",
+            [
+                {**row, "round": server_round, "client": k, "norm_ratio": ratio}
+                for k, ratio in ratios.items()
+            ],
+        )
+    event = {"round": 2, "kind": "rejected-reply", "cause": "not-finite", "phase": "train"}
+    folder.append("events", [{**event, "client": k, "reason": ""} for k in range(3)])
+    folder.finish("finished")
+    clients = suspects(load_run(tmp_path / "run"))
+    assert [(one.client, one.because) for one in clients[:2]] == [(3, "long in 2"), (0, "")]
+
+
+def test_how_far_is_far() -> None:
+    assert [far(ratio) for ratio in (0.0, 1.0, 1.5, 10.0, 1e9)] == [0, 0, 0, 1, 1]
+    assert far(15**0.5) == pytest.approx(0.5)

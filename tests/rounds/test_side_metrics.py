@@ -9,9 +9,12 @@ import pytest
 from flwr.app import ConfigRecord, MetricRecord
 
 from fedsuite.callbacks.early_stop import EarlyStop
+from fedsuite.core.metrics import range_of
 from fedsuite.rounds.events import reported_as
+from fedsuite.rounds.report import PhaseReport
+from fedsuite.rounds.validation import ClientReply
 from fedsuite.strategies import TERM, FedAvg, FedNova, PracFedEBAPlus
-from tests.helpers import LAYOUTS, MEAN_OF_ALL, for_client, run_tampered
+from tests.helpers import LAYOUTS, MEAN_OF_ALL, Trace, for_client, run_tampered
 from tests.rounds.plain_app import final, plain_app, run_plain
 
 NAN, INF = math.nan, math.inf
@@ -53,8 +56,9 @@ def test_the_model_and_the_other_metrics_count(
         result = run_plain(FedAvg(), app, ZERO, num_rounds=3)
     assert final(result)["w"][0] == 6.0
     assert result.evaluate_metrics_clientapp[1]["acc"] == 0.7
-    # Not of two of three clients, without a word.
-    assert "auc" not in result.evaluate_metrics_clientapp[1]
+    # Of two of three clients, which is said.
+    assert result.evaluate_metrics_clientapp[1]["auc"] == pytest.approx(0.8)
+    assert result.evaluate_metrics_clientapp[1]["auc_clients"] == 2
     [line] = lines(caplog, "metric auc")
     assert "it is left out" in line
 
@@ -88,19 +92,28 @@ def test_what_steers_the_method_must_be_a_number(strategy: Any, metric: Any) -> 
     assert len(made.reports["train"].rows) == 2
 
 
-def test_a_metric_that_a_run_is_chosen_by_must_be_a_number() -> None:
-    def score(number: int, arrays: Any) -> Any:
-        return {"num-examples": 10, "acc": 0.5, "my-auc": NAN if number == 2 else 0.8}
+def test_a_metric_that_a_run_is_chosen_by_is_left_out_of_one_reply() -> None:
+    """The others' mean is followed, and no reply is lost: the method is not steered."""
 
-    made = FedAvg()
-    stop = EarlyStop("evaluate_my_auc", 5)
-    run_plain(made, plain_app(adding(), score), ZERO, callbacks=[stop])
-    [rejection] = made.reports["evaluate"].rejections
-    assert "my-auc is nan" in rejection.reason
-    other = FedAvg()
-    stop = EarlyStop("evaluate_acc", 5)
-    run_plain(other, plain_app(adding(), score), ZERO, callbacks=[stop])
-    assert not other.reports["evaluate"].rejections
+    def train(number: int, arrays: Any) -> Any:
+        return {"w": arrays["w"] + 1}, {"num-examples": 10, "my-auc": of(number)}
+
+    def score(number: int, arrays: Any) -> Any:
+        return {"num-examples": 10, "acc": 0.5, "my-auc": of(number)}
+
+    def of(number: int) -> float:
+        return NAN if number == 2 else 0.8
+
+    for metric in ("evaluate_my_auc", "train_my_auc"):
+        made, trace = FedAvg(), Trace()
+        stop = EarlyStop(metric, 1)
+        app = plain_app(train, score)
+        result = run_plain(made, app, ZERO, num_rounds=5, callbacks=[stop, trace])
+        assert [len(one.rows) for one in trace.reports[0].phases] == [3, 3]
+        # It stops after the second round, which is no better than the first.
+        assert final(result)["w"][0] == len(trace.reports) == 2
+        assert trace.reports[0].metrics[metric] == pytest.approx(0.8)
+        assert trace.reports[0].metrics[f"{metric}_clients"] == 2
 
 
 def test_what_a_metric_of_a_round_is_made_of() -> None:
@@ -108,6 +121,8 @@ def test_what_a_metric_of_a_round_is_made_of() -> None:
     assert reported_as("accuracy_mean") == "evaluate_accuracy"
     assert reported_as("validation_accuracy_variance") == "evaluate_validation_accuracy"
     assert reported_as("train_loss") == "train_loss"
+    assert reported_as("evaluate_loss_median") == "evaluate_loss"
+    assert reported_as("accuracy_median") == "evaluate_accuracy"
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -157,3 +172,73 @@ def test_metrics_named_as_the_servers_columns_have_their_mean(name: str) -> None
     assert made.reports["train"].weights() == pytest.approx(
         dict.fromkeys(made.reports["train"].weights(), 1 / 3)
     )
+
+
+def scoring(**of_last: float) -> Any:
+    """Return an evaluation of an accuracy and a loss; the last client's is another."""
+
+    def score(number: int, arrays: Any) -> Any:
+        metrics = {"num-examples": 10, "accuracy": 0.5, "loss": 1.0}
+        return metrics | (of_last if number == 2 else {})
+
+    return score
+
+
+def test_an_app_that_reports_per_cent_keeps_flowers_mean() -> None:
+    """All say so, so it is another unit; in a report accuracies are fractions."""
+    trace = Trace()
+    app = plain_app(adding(), lambda number, arrays: {"num-examples": 1, "accuracy": 90.0})
+    result = run_plain(FedAvg(), app, ZERO, callbacks=[trace])
+    assert result.evaluate_metrics_clientapp[1]["accuracy"] == pytest.approx(90.0)
+    assert "accuracy_mean" not in trace.reports[0].metrics
+    assert trace.reports[0].metrics["accuracy_clients"] == 0
+
+
+def test_what_one_client_says_out_of_range_is_in_no_mean() -> None:
+    trace = Trace()
+    app = plain_app(adding(), scoring(accuracy=95.0, loss=-2.0))
+    result = run_plain(FedAvg(), app, ZERO, callbacks=[trace])
+    assert result.evaluate_metrics_clientapp[1]["accuracy"] == 0.5
+    # The loss of another app may be below 0.
+    assert trace.reports[0].metrics["evaluate_loss"] == pytest.approx(0.0)
+    assert trace.reports[0].metrics["evaluate_loss_median"] == 1.0
+    evaluated = trace.reports[0].evaluate
+    assert evaluated is not None
+    [numbers] = evaluated.left_out.values()
+    assert list(numbers.values()) == [95.0]
+
+
+def test_few_clients_add_no_metric_and_take_none_away() -> None:
+    def rows(*metrics: dict[str, float]) -> dict[str, float]:
+        report = PhaseReport("evaluate")
+        for client, of_client in enumerate(metrics):
+            report.add(ClientReply(client, {}, of_client, 1 + client))
+        return report.means()
+
+    usual, odd = {"loss": 1.0}, {"else": 5.0}
+    assert rows(usual, usual, odd) == {"loss": 1.0, "num_examples": 6, "loss_clients": 2}
+    assert rows(usual, odd) == {
+        **{"loss": 1.0, "else": 5.0, "num_examples": 3},
+        **{"loss_clients": 1, "else_clients": 1},
+    }
+    # Weighted by the examples of those that have it.
+    means = rows({"loss": 1.0}, {}, {"loss": 5.0})
+    assert (means["loss"], means["loss_clients"]) == (4.0, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "phase", "own", "least", "largest"),
+    [
+        ("accuracy", "evaluate", False, 0, 1),
+        ("trained-whole-test-accuracy", "train", True, 0, 1),
+        ("loss", "evaluate", True, 0, INF),
+        ("validation_loss", "train", True, 0, INF),
+        ("whole-test-examples", "evaluate", True, 0, INF),
+        # It may hold terms below 0, as another app's may.
+        ("loss", "train", True, -INF, INF),
+        ("loss", "evaluate", False, -INF, INF),
+        ("auc", "evaluate", True, -INF, INF),
+    ],
+)
+def test_ranges(name: str, phase: str, own: bool, least: float, largest: float) -> None:
+    assert range_of(name, phase, own=own) == (least, largest)

@@ -15,7 +15,7 @@ from fedsuite.clients.averaging.fedavg import FedAvgClient
 from fedsuite.core.errors import Stopped
 from fedsuite.core.logs import harmless
 from fedsuite.core.output import outliving_terminal
-from fedsuite.messages.records import NUM_EXAMPLES
+from fedsuite.messages.records import NUM_EXAMPLES, Reply
 from fedsuite.results.layout import read_manifest
 from fedsuite.rounds.events import Callback
 from tests.small_runs import SMALL, write_experiment
@@ -64,20 +64,22 @@ def test_a_client_that_reports_per_cent_costs_nothing_but_its_number(
     assert "no report" not in out
     assert out.count(" of 3 of 4 clients  worst 10 %") == 2
     assert "Accuracy over 3 of 4 clients" in out
-    (told,) = [r.getMessage() for r in caplog.records if "accuracy 95" in r.getMessage()]
+    (told,) = [r.getMessage() for r in caplog.records if "is 95" in r.getMessage()]
     assert told == (
-        "round 1: client 1: accuracy 95: a fraction from 0 to 1 is expected, so it counts "
-        "in no mean"
+        "round 1: client 1: metric accuracy is 95, where a fraction from 0 to 1 is "
+        "expected: it is left out, here and later, and all else in the reply counts"
     )
     others = [value for k, value in run.client_values("evaluate", "accuracy").items()]
     assert len(others) == 3 and max(others) <= 1
     last = run.rounds[-1]
     assert last["accuracy_mean"] == pytest.approx(sum(others) / 3)
     assert (last["accuracy_clients"], last["accuracy_clients_asked"]) == (3, 4)
-    assert last["evaluate_accuracy"] <= 1
+    assert (last["evaluate_accuracy"] <= 1, last["evaluate_accuracy_clients"]) == (True, 3)
+    assert min(others) <= last["accuracy_median"] <= max(others)
+    assert last["clients_trained"] == 4 and last["replies_rejected"] == 0
     summary = run.summary["accuracy_in_per_cent"]
     assert (summary["num_clients"], summary["num_asked"]) == (3, 4)
-    assert {event["kind"] for event in run.events()} == {"uncounted-accuracy"}
+    assert {event["kind"] for event in run.events()} == {"left-out-metric"}
 
 
 @pytest.mark.parametrize("value", [95.0, 1.0000001, -0.01, 100])
@@ -130,6 +132,30 @@ def test_a_followed_metric_may_be_missing_once_it_was_there(monkeypatch):
     keys = {"early-stop-metric": "accuracy_mean", "best-model-metric": "accuracy_mean"}
     run = fedsuite.run(RUN | keys | {"num-rounds": 4}, num_supernodes=4)
     assert [row.get("accuracy_clients", 4) for row in run.rounds] == [4, 0, 4, 4]
+
+
+@pytest.mark.parametrize("lie", [{"loss": None}, {"loss": -1e300}, {"loss": 1e9}])
+def test_one_of_four_ends_no_run_by_what_it_says_of_its_loss(monkeypatch, lie):
+    """It leaves the loss out, or lies in a way that a mean would follow."""
+
+    def on_evaluate(self, request):
+        reply = usual(self, request)
+        if self.client_id == 1:
+            metrics = {**reply.metrics, **{k: v for k, v in lie.items() if v is not None}}
+            lacking = {k for k, v in lie.items() if v is None}
+            reply = Reply(metrics={k: v for k, v in metrics.items() if k not in lacking})
+        return reply
+
+    usual = FedAvgClient.on_evaluate
+    monkeypatch.setattr(FedAvgClient, "on_evaluate", on_evaluate)
+    keys = {"early-stop-metric": "evaluate_loss", "best-model-metric": "evaluate_loss"}
+    keys |= {"early-stop-patience": 2, "num-rounds": 5}
+    run = fedsuite.run(RUN | keys, num_supernodes=4)
+    assert finished()
+    counted = [row.get("evaluate_loss_clients", 4) for row in run.rounds]
+    assert counted == [4 if lie["loss"] == 1e9 else 3] * 5
+    assert all(0 <= row["evaluate_loss_median"] < 10 for row in run.rounds)
+    assert run.summary["best_model"]["round"] == 5
 
 
 # What is made of a finished run
@@ -212,6 +238,44 @@ def test_a_callback_that_fails_at_the_end_costs_no_result(monkeypatch, caplog):
     assert (
         "Failing failed at the end of the run: ZeroDivisionError: at the end" in caplog.text
     )
+
+
+class FailingInRound(Callback):
+    """Fails after one round, which may be the last or the one that ends the run."""
+
+    def on_round_end(self, state, report):
+        if report.server_round == 2:
+            state.stop_reason = "enough"
+            raise ZeroDivisionError("in the last round")
+
+
+@pytest.mark.parametrize(("num_rounds", "place"), [(2, 0), (2, 99), (9, 99)])
+def test_a_callback_that_fails_in_the_last_round_costs_no_model(
+    monkeypatch, num_rounds, place
+):
+    from fedsuite.running import server
+
+    usual = server.build_callbacks
+
+    def build(*given):
+        callbacks = usual(*given)
+        callbacks.insert(place, FailingInRound())
+        return callbacks
+
+    monkeypatch.setattr(server, "build_callbacks", build)
+    with pytest.raises(ZeroDivisionError):
+        fedsuite.run(RUN | {"num-rounds": num_rounds})
+    assert Path("runs/x/model.safetensors").exists()
+    assert read_manifest(Path("runs/x"))["status"] == "failed"
+
+
+def test_a_run_that_fails_before_its_last_round_has_no_final_model(monkeypatch):
+    from fedsuite.callbacks.progress import Progress
+
+    monkeypatch.setattr(Progress, "on_round_end", fail)
+    with pytest.raises(ZeroDivisionError):
+        fedsuite.run(RUN)
+    assert not Path("runs/x/model.safetensors").exists()
 
 
 def test_stop_signals_are_no_failures():

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsuite.core.metrics import counted_in, has_score, is_accuracy, is_fraction
-from fedsuite.results import layout
+from fedsuite.core.metrics import has_score, is_fraction
 from fedsuite.results.reader import Client, Run
 from fedsuite.results.report.values import number
 
@@ -111,7 +110,7 @@ class ClientRows:
 
 def _accuracy(row: dict[str, Any], score: str) -> float | None:
     value = number(row.get(score))
-    counts = value is not None and is_fraction(value) and row.get(counted_in(score)) != 0
+    counts = value is not None and is_fraction(value) and has_score(row, score)
     return value if counts else None
 
 
@@ -147,19 +146,15 @@ def client_rows(run: Run, score: str = "accuracy") -> ClientRows:
 
 
 def _rows(run: Run) -> Iterator[tuple[int, str, Client, dict[str, Any]]]:
-    for row in layout.read_rows(layout.lines_path(run.path, layout.CLIENTS)):
+    for row in run.client_rows():
         client, server_round = row.get("client"), row.get("round")
         if isinstance(client, int | str) and isinstance(server_round, int):
             yield server_round, str(row.get("phase")), client, _counting(row)
 
 
 def _counting(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row without accuracies that do not count."""
-    return {
-        name: value
-        for name, value in row.items()
-        if not is_accuracy(name) or (number(value) is not None and has_score(row, name))
-    }
+    """Return a row without scores that do not count."""
+    return {name: value for name, value in row.items() if has_score(row, name)}
 
 
 def _close(rows: ClientRows, pending: dict[int, list[float]]) -> None:

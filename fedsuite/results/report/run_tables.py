@@ -33,7 +33,7 @@ from fedsuite.results.summary import totals
 _KINDS = {
     "rejected-reply": "not used",
     "bounded-reply": "used, shortened",
-    layout.UNCOUNTED: "used, but not its accuracy",
+    layout.LEFT_OUT: "used, but not this metric",
 }
 
 MOST_REASONS = 5
