@@ -41,7 +41,7 @@ from tests.deploy.shipped import DEPLOY, README
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
 
 HTTP = pytest.mark.skipif(fleet_is_grpc(), reason="SuperNodes have a port to themselves")
-REAL = pytest.mark.skipif(NGINX is None, reason="NO NGINX HERE: install it to test the proxy")
+REAL = pytest.mark.skipif(NGINX is None, reason="NO NGINX HERE: install it to test it")
 
 
 @pytest.fixture(params=[False, True], ids=["http", "grpc"])
@@ -236,7 +236,7 @@ def proxy(folder: SuperLinkFolder, superlink: int = 9) -> Iterator[SuperLinkFold
 @pytest.mark.slow
 @REAL
 def test_half_a_header_1100_times_does_not_shut_the_door(tmp_path: Path) -> None:
-    """A process of nginx with 1,024 connections, its default, let nobody in for a minute."""
+    """With 1,024 connections a process of nginx let nobody in for a minute."""
     with many_files(8192), ExitStack() as held, proxy(made(tmp_path)) as outside:
         context = ssl.create_default_context(cafile=str(outside.path / "ca.crt"))
         for _ in range(1100):
