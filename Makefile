@@ -56,8 +56,9 @@ faults: $(READY)  ## every fault, here and in real processes, and 10,000 inputs 
 	FEDSUITE_FAULTS=all $(PYTEST) tests/faults tests/deploy tests/test_fuzz_records.py \
 		tests/workarounds/test_flower_wire.py
 
-config: $(READY)  ## write the declared keys into pyproject.toml
+config: $(READY)  ## write the declared keys into pyproject.toml, and what leaves a site
 	$(BIN)/python -m fedsuite.experiment.config_table --write pyproject.toml
+	$(BIN)/python docs/what_leaves.py --write
 
 docs: $(READY)  ## the site, into docs/_build/html: its tutorials run, a warning is an error
 	$(BIN)/python -m pip install -q -c $(CONSTRAINTS) -e '.[docs]'

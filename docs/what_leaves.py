@@ -80,7 +80,7 @@ _METRICS: Mapping[str, str] = {
     "distilled-loss": "mean loss of distillation",
     "feature-variance": "variance of the features",
     "feature-width": "length of the network's features",
-    "fisher": "sum of the squared gradients of the rows",
+    "fisher": "sum of the squared gradients of the mini-batches, or of the rows",
     "forgotten": "rows that models once got right and now get wrong",
     "learning-rate": "rate of local training",
     "local-loss": "mean loss of the local model's training",
