@@ -1,4 +1,4 @@
-"""What leaves a site: no reply holds more than its class names, and the page says all names."""
+"""What leaves a site: no reply holds more than its class names, and a page says all."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -58,7 +58,7 @@ TWO = np.zeros(2)
 def test_a_reply_with_more_is_refused(reply: Reply, unnamed: str) -> None:
     names = may_send(FedPACClient)
     assert "statistics/counts" in names and ARRAYS in names
-    with pytest.raises(RunError, match=f"^C would send {unnamed}, and does not say") as told:
+    with pytest.raises(RunError, match=f"^C would send {unnamed}, and does") as told:
         refuse_undeclared("C", reply, names)
     assert "\n" not in str(told.value)
 
