@@ -78,6 +78,7 @@ from fedsuite.training.loop import (
     take_step,
 )
 from fedsuite.training.losses import refuse_sequences
+from fedsuite.training.sent import MODELS, USUAL
 from fedsuite.training.told import Told
 
 __all__ = [
@@ -105,6 +106,7 @@ __all__ = [
     "LOSS_BEFORE",
     "MEAN_EXAMPLES",
     "MEAN_OUTPUTS",
+    "MODELS",
     "NUM_BATCHES",
     "NUM_EXAMPLES",
     "NUM_STEPS",
@@ -125,6 +127,7 @@ __all__ = [
     "TRAIN",
     "TRANSFER",
     "UPDATE",
+    "USUAL",
     "Arrays",
     "ConfigError",
     "FederatedClient",

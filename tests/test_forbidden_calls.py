@@ -28,6 +28,9 @@ MUST_SAY = {
 }
 """Calls that are allowed only with an argument that rules out pickle."""
 
+MUST_NAME = {"PIL.Image.open": "formats"}
+"""Calls that are allowed only with this argument: Pillow hands some formats to programs."""
+
 BECOMES = {
     "fedsuite/deploy/commands.py: call of os.execv",
     "fedsuite/deploy/preloaded/superexec.py: call of os.execv",
@@ -67,6 +70,8 @@ def objection(called: str, call: ast.Call) -> str:
         argument, value = MUST_SAY[called]
         if said.get(argument) is not value:
             return f"{called} without {argument}={value}"
+    if called in MUST_NAME and MUST_NAME[called] not in said:
+        return f"{called} without {MUST_NAME[called]}"
     # subprocess's own functions, and whatever passes the argument on to them.
     if "shell" in said and said["shell"] is not False:
         return f"{called} with a shell"
@@ -125,6 +130,8 @@ def full_name(node: ast.expr, names: dict[str, str]) -> str:
         "import numpy as np\nnp.load(path, allow_pickle=True)",
         "from numpy import load\nload(path)",
         "from numpy.lib import format as f\nf.read_array(stream)",
+        "from PIL import Image\nImage.open(path)",
+        "import PIL.Image\nPIL.Image.open(path)",
     ],
 )
 def test_the_scan_sees_it(bad: str) -> None:

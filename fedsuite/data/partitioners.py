@@ -13,17 +13,21 @@ the same mix::
     data.load_partition(0, "test")
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from datasets import Image
+from datasets.features.features import require_decoding
 from flwr_datasets.partitioner import Partitioner
 from typing_extensions import override
 
 from fedsuite.core.errors import DataError
 from fedsuite.data.division import Division, Partition, Samples
+from fedsuite.data.pictures import pixels_of
 from fedsuite.data.shift_report import ClientShift
 from fedsuite.data.specs import IntArray
 
@@ -145,7 +149,28 @@ class SuitePartitioner(Partitioner):  # type: ignore[misc]
                 f"partitioner {self.division.NAME}: no column {name!r}; the data set "
                 f"has {', '.join(dataset.column_names)}"
             )
+        feature = dataset.features[name]
+        if isinstance(feature, Image):
+            files = dataset.cast_column(name, Image(decode=False))[name]
+            return _pixels(files, feature.mode)
+        if require_decoding(feature):
+            raise DataError(
+                f"partitioner {self.division.NAME}: column {name!r} holds files, and not "
+                "one picture per row: name another column"
+            )
         return np.asarray(dataset.with_format("numpy")[name][:])
+
+
+def _pixels(files: Iterable[Mapping[str, Any]], mode: str | None) -> npt.NDArray[Any]:
+    """Return pictures of one shape as numbers, of several shapes as an array of objects.
+
+    They are opened here, because ``datasets`` opens files of any format.
+    """
+    contents = (f["bytes"] or Path(f["path"]).read_bytes() for f in files)
+    pictures = [pixels_of(content, mode) for content in contents]
+    if len({picture.shape for picture in pictures}) == 1:
+        return np.stack(pictures)
+    return np.empty(len(pictures), object)
 
 
 class SameMixPartitioner(Partitioner):  # type: ignore[misc]

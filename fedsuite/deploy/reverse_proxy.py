@@ -15,6 +15,16 @@ from fedsuite.engines.ports import LOOPBACK
 
 OPEN = "--open-control-api"
 
+CONNECTIONS = 8192
+"""Connections that one process of nginx holds: those to the SuperLink count too."""
+
+REQUESTS_OF_ONE_ADDRESS = 256
+"""Requests of one address at a time. A SuperNode has at most about five, and sites behind
+one router have one address."""
+
+SECONDS_FOR_A_HEADER = 10
+"""Within which a connection must have sent its handshake, and each request its header."""
+
 
 def check_listening(port: int, fleet_port: int, bind: str, opens: bool) -> str:
     """Return a warning about an address that other machines reach, or nothing.
@@ -102,11 +112,12 @@ def nginx_config(port: int, fleet_port: int, keys: str = "", temporary: str = ""
 # node for its registered key; the Control API, which starts runs and registers keys, asks
 # nobody. So the SuperLink listens on 127.0.0.1, and this passes on /v1/fleet/ alone.
 worker_processes auto;
+worker_rlimit_nofile {2 * CONNECTIONS};
 pid {temporary}nginx.pid;
 error_log stderr warn;
 
 events {{
-    worker_connections 1024;
+    worker_connections {CONNECTIONS};
 }}
 
 http {{
@@ -117,6 +128,13 @@ http {{
     fastcgi_temp_path {temporary}fastcgi;
     uwsgi_temp_path {temporary}uwsgi;
     scgi_temp_path {temporary}scgi;
+
+    # Who connects and sends half a handshake, or half a header, holds a connection for this
+    # long. limit_conn counts requests alone, whose header is there.
+    client_header_timeout {SECONDS_FOR_A_HEADER}s;
+    reset_timedout_connection on;
+    limit_conn_zone $binary_remote_addr zone=addresses:1m;
+    limit_conn addresses {REQUESTS_OF_ONE_ADDRESS};
 
     server {{
         listen {fleet_port} ssl;

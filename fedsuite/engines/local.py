@@ -21,7 +21,7 @@ from fedsuite.core.errors import RunError
 from fedsuite.core.keys import AUTO, Value
 from fedsuite.core.own_process import cores
 from fedsuite.core.progress import counted
-from fedsuite.engines.nodes import FIRST_NODE, answered, node_context
+from fedsuite.engines.nodes import FIRST_NODE, node_context
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.messages.records import failures_in
@@ -30,7 +30,7 @@ from fedsuite.results.layout import MANIFEST
 from fedsuite.results.writer import RunFolder
 from fedsuite.running.server import FinishedRun, run_experiment
 from fedsuite.running.worker import Worker, client_app_for, memory_store
-from fedsuite.training.app import Failures
+from fedsuite.training.app import Failures, answered
 from fedsuite.training.store import MemoryStore
 from fedsuite.workarounds.identity import flower_identity, set_message_id
 

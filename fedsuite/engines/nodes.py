@@ -1,23 +1,11 @@
-"""A node of the local engine: its context, and a ClientApp's reply there."""
+"""A node of the local engine."""
 
-from flwr.app import Context, Error, Message, RecordDict
-from flwr.clientapp import ClientApp
-from flwr.common.constant import ErrorCode
+from flwr.app import Context, RecordDict
 
 from fedsuite.core.keys import Value
 
 FIRST_NODE = 1000
 """Id of the first node."""
-
-
-def answered(app: ClientApp, message: Message, context: Context) -> Message:
-    """Return an app's reply to a message, an error if it fails."""
-    try:
-        return app(message, context)
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
-        failure = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason)
-        return Message(failure, reply_to=message)
 
 
 def node_context(

@@ -40,7 +40,7 @@ def node_experiment(run_config: Mapping[str, Value], node_config: NodeConfig) ->
     ConfigError
         If it cannot be run, or names code that the node's operator did not allow.
     """
-    experiment = Experiment.from_values(run_config, own_paths=not _is_simulated())
+    experiment = Experiment.from_values(run_config, own_paths=not is_simulated())
     allowed = node_config.get(ALLOWED_CODE, os.environ.get(ALLOWED_CODE_VARIABLE, ""))
     check_allowed(experiment.values, str(allowed))
     return experiment
@@ -60,7 +60,7 @@ def warn_of_ignored_paths(run_config: Mapping[str, Value], experiment: Experimen
         )
 
 
-def _is_simulated() -> bool:
+def is_simulated() -> bool:
     """Return whether this process is an actor of Ray, as in Flower's simulation.
 
     Then whoever runs the server has started this process too, and its paths are theirs. A

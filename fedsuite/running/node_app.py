@@ -1,5 +1,6 @@
 """The ClientApp of real nodes: each message names its experiment in its context."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from functools import cache
 
@@ -8,23 +9,28 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
 
 from fedsuite.clients import load_client
+from fedsuite.core.errors import FedsuiteError
 from fedsuite.core.keys import Value
 from fedsuite.core.logs import configure_logs, json_logs, log_scope
 from fedsuite.core.registry import METHODS
 from fedsuite.data import DataSettings
 from fedsuite.running.node import (
     data_errors_stay_here,
+    is_simulated,
     node_experiment,
     node_site,
     plug_in_fingerprint,
     warn_of_ignored_paths,
 )
+from fedsuite.running.paths_at_home import paths_at_home
 from fedsuite.running.worker import Worker, experiment_run_name, state_folder
-from fedsuite.training.app import Answering, make_client_app
+from fedsuite.training.app import Answering, answered, make_client_app
 from fedsuite.training.store import FileStore
 from fedsuite.workarounds.packed import packing_mod
 
 Config = frozenset[tuple[str, Value]]
+
+logger = logging.getLogger(__name__)
 
 
 @cache
@@ -81,9 +87,27 @@ class ExperimentApp(ClientApp):
     """ClientApp that loads the one method that a message's context names."""
 
     def __call__(self, message: Message, context: Context) -> Message:
-        """Answer a message."""
-        experiment = node_experiment(context.run_config, context.node_config)
-        return _app_of(str(experiment["method"]))(message, context)
+        """Answer a message; of another machine's error no path leaves."""
+        if is_simulated():
+            return _answer(message, context)
+        return paths_at_home(answered(_logged, message, context), context.node_config)
+
+
+def _logged(message: Message, context: Context) -> Message:
+    """Answer a message; log an error as it is before a reply is made of it."""
+    try:
+        return _answer(message, context)
+    except FedsuiteError as error:
+        logger.error("%s", error)
+        raise
+    except Exception:
+        logger.exception("%s failed", message.metadata.message_type)
+        raise
+
+
+def _answer(message: Message, context: Context) -> Message:
+    experiment = node_experiment(context.run_config, context.node_config)
+    return _app_of(str(experiment["method"]))(message, context)
 
 
 @cache

@@ -9,9 +9,10 @@ from functools import cache
 from pathlib import Path
 from typing import Protocol
 
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.clientapp.typing import Mod
+from flwr.clientapp.typing import ClientAppCallable, Mod
+from flwr.common.constant import ErrorCode
 
 from fedsuite.core.errors import FedsuiteError
 from fedsuite.core.logs import log_scope
@@ -97,6 +98,16 @@ def make_client_app(
         register[category](name or "default")(handle)
     app.query("hello")(hello)
     return app
+
+
+def answered(app: ClientAppCallable, message: Message, context: Context) -> Message:
+    """Return an app's reply to a message, an error if it fails."""
+    try:
+        return app(message, context)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        failure = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason)
+        return Message(failure, reply_to=message)
 
 
 def answer_hello(

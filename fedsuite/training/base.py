@@ -52,6 +52,7 @@ from fedsuite.training.loop import (
 from fedsuite.training.losses import LossFunction, count_targets
 from fedsuite.training.scoring import Scoring, prefixed, validation_scores
 from fedsuite.training.self_regularisation import SelfRegularisation
+from fedsuite.training.sent import OF_ANY_METHOD, may_send, refuse_undeclared
 from fedsuite.training.store import ClientStore, MemoryStore
 from fedsuite.training.told import told_of
 from fedsuite.training.upload_noise import UploadNoise, privatise
@@ -98,6 +99,10 @@ class FederatedClient(NumPyClient):
     TRAINED: ClassVar[frozenset[str]] = frozenset({ARRAYS})
     """Records of a reply that hold the received model after training: with privacy on, it
     is their change that is clipped. Of all other records it is what stands in them."""
+
+    SENDS: ClassVar[frozenset[str]] = OF_ANY_METHOD
+    """Names of all that the class's replies may hold, see :mod:`fedsuite.training.sent`. A
+    reply that holds more is refused at the client."""
 
     KEEPS_STATE: ClassVar[bool] = False
     """Whether the client may call :meth:`save_state`. On several machines it then needs a
@@ -163,9 +168,10 @@ class FederatedClient(NumPyClient):
         if scored and request.message_type == self.TRAINED_BY:
             more = prefixed("trained", self.evaluation().metrics)
         heard = {n: request.config[n] for n in told_of(type(self)) if n in request.config}
-        if not (more or heard):
-            return reply
-        return replace(reply, metrics={**reply.metrics, **more}, followed=heard)
+        if more or heard:
+            reply = replace(reply, metrics={**reply.metrics, **more}, followed=heard)
+        refuse_undeclared(type(self).__name__, reply, may_send(type(self)))
+        return reply
 
     def on_train(self, request: Request) -> Reply:
         """Train the received arrays on the client's data and send them back.

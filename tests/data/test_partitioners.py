@@ -1,4 +1,5 @@
 import io
+import subprocess
 
 import numpy as np
 import PIL.Image
@@ -134,6 +135,31 @@ def encoded(pixels):
     buffer = io.BytesIO()
     PIL.Image.fromarray(pixels).save(buffer, "png")
     return buffer.getvalue()
+
+
+def test_pictures_are_read_as_datasets_reads_them():
+    rows = shiftable(20)
+    column = SuitePartitioner(CovariateShift(), 2, "label")._read(rows, "image")
+    theirs = rows.with_format("numpy")["image"][:]
+    assert column.dtype == np.uint8 and np.array_equal(column, theirs)
+
+
+def test_a_picture_that_begins_like_postscript_starts_no_program(monkeypatch):
+    """The library ``datasets`` would hand it to Pillow, and Pillow to Ghostscript."""
+
+    def started(*words, **options):
+        raise AssertionError(f"{words} was started")
+
+    for name in ("Popen", "run", "call", "check_call", "check_output"):
+        monkeypatch.setattr(subprocess, name, started)
+    page = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 2 2\n%%EndComments\nshowpage\n"
+    images = [{"bytes": page, "path": None}] * 4
+    features = Features({"label": Value("int64"), "image": Image()})
+    data = Dataset.from_dict({"label": [0, 1, 0, 1], "image": images}, features=features)
+    train = SuitePartitioner(SHIFTED[0](shift_dimensions=1), 2, "label")
+    train.dataset = data
+    with pytest.raises(DataError, match="not a readable image"):
+        train.load_partition(0)
 
 
 @pytest.mark.parametrize("kind", SHIFTED)

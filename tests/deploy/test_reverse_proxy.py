@@ -1,13 +1,15 @@
 """Who reaches the Control API: nobody but the server's own machine, unless asked for."""
 
 import re
+import resource
 import shlex
 import shutil
 import socket
 import ssl
 import subprocess
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -19,7 +21,12 @@ from fedsuite.deploy import programs, reverse_proxy
 from fedsuite.deploy.folders import SuperLinkFolder, init_federation
 from fedsuite.deploy.programs import ask, superlink_command, write_connection
 from fedsuite.deploy.rehearsal import LocalFederation
-from fedsuite.deploy.reverse_proxy import check_listening, nginx_config, proxy_command
+from fedsuite.deploy.reverse_proxy import (
+    REQUESTS_OF_ONE_ADDRESS,
+    check_listening,
+    nginx_config,
+    proxy_command,
+)
 from fedsuite.engines.flower import (
     CONNECTION,
     fleet_is_grpc,
@@ -34,6 +41,7 @@ from tests.deploy.shipped import DEPLOY, README
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
 
 HTTP = pytest.mark.skipif(fleet_is_grpc(), reason="SuperNodes have a port to themselves")
+REAL = pytest.mark.skipif(NGINX is None, reason="NO NGINX HERE: install it to test it")
 
 
 @pytest.fixture(params=[False, True], ids=["http", "grpc"])
@@ -188,9 +196,81 @@ def status_of(folder: SuperLinkFolder, path: str) -> str:
         return line.recv(12).decode()[9:]
 
 
+@contextmanager
+def many_files(count: int) -> Iterator[None]:
+    """Let this process have so many files open at once."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < count:
+        pytest.skip(f"a process may open {hard} files here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, count), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@contextmanager
+def proxy(folder: SuperLinkFolder, superlink: int = 9) -> Iterator[SuperLinkFolder]:
+    """Run one process of nginx before a SuperLink on a port, by default before none."""
+    assert NGINX is not None
+    with World("fedsuite") as world:
+        outside = replace(folder, port=world.reserve_port())
+        text = nginx_config(superlink, outside.port)
+        text = text.replace("worker_processes auto;", "worker_processes 1;")
+        (folder.path / "nginx.conf").write_text(text)
+        with subprocess.Popen([NGINX, *proxy_command(folder.path)[1:]]) as nginx:
+            try:
+                while True:
+                    try:
+                        status_of(outside, "/")
+                        break
+                    except ConnectionRefusedError:
+                        assert nginx.poll() is None
+                        time.sleep(0.05)
+                yield outside
+            finally:
+                nginx.terminate()
+
+
 @HTTP
 @pytest.mark.slow
-@pytest.mark.skipif(NGINX is None, reason="NO NGINX HERE: install it to test the proxy")
+@REAL
+def test_half_a_header_1100_times_does_not_shut_the_door(tmp_path: Path) -> None:
+    """With 1,024 connections a process of nginx let nobody in for a minute."""
+    with many_files(8192), ExitStack() as held, proxy(made(tmp_path)) as outside:
+        context = ssl.create_default_context(cafile=str(outside.path / "ca.crt"))
+        for _ in range(1100):
+            line = socket.create_connection((LOOPBACK, outside.port), timeout=20)
+            line = held.enter_context(context.wrap_socket(line, server_hostname=LOOPBACK))
+            line.sendall(b"POST /v1/fleet/x HTTP/1.1\r\nHost:")
+        assert status_of(outside, "/") == "404"
+
+
+@HTTP
+@pytest.mark.slow
+@REAL
+def test_an_address_has_so_many_requests_at_a_time(tmp_path: Path) -> None:
+    """Requests whose header is there and whose body is not; the SuperLink never answers."""
+    with (
+        many_files(8192),
+        ExitStack() as held,
+        socket.create_server((LOOPBACK, 0), backlog=1024) as silent,
+        proxy(made(tmp_path), silent.getsockname()[1]) as outside,
+    ):
+        context = ssl.create_default_context(cafile=str(outside.path / "ca.crt"))
+        for _ in range(REQUESTS_OF_ONE_ADDRESS):
+            line = socket.create_connection((LOOPBACK, outside.port), timeout=20)
+            line = held.enter_context(context.wrap_socket(line, server_hostname=LOOPBACK))
+            line.sendall(
+                f"POST /v1/fleet/x HTTP/1.1\r\nHost: {LOOPBACK}\r\n"
+                "Content-Length: 9\r\n\r\n".encode()
+            )
+        assert status_of(outside, "/v1/fleet/x") == "503"
+
+
+@HTTP
+@pytest.mark.slow
+@REAL
 def test_sites_come_in_and_the_control_api_stays_closed(tmp_path: Path) -> None:
     """As init writes it, and started as the README says, from another folder."""
     assert NGINX is not None

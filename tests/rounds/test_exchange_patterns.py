@@ -39,6 +39,7 @@ from fedsuite.training.evaluation import probe_model
 from fedsuite.training.loop import (
     TrainingOptions,
 )
+from fedsuite.training.sent import USUAL
 from fedsuite.training.store import FileStore, MemoryStore
 from fedsuite.workarounds.identity import flower_identity
 from tests.strategies.fair.probing import assert_same
@@ -123,6 +124,7 @@ class ProbeFirst(FedAvg):
 
 
 class ProbedClient(FederatedClient):
+    SENDS: ClassVar = FederatedClient.SENDS | {"gradient", "first-step"}
     ACTIONS: ClassVar = {**FederatedClient.ACTIONS, "query.probe": "on_probe"}
 
     def on_probe(self, request: Request) -> Reply:
@@ -244,6 +246,7 @@ class LogitsOnly(FederatedStrategy):
 
 
 class BlackBoxClient(FederatedClient):
+    SENDS: ClassVar = USUAL | {"logits"}
     KEEPS_STATE = True
     ACTIONS: ClassVar = {
         "train.local_phase": "on_local_phase",
@@ -389,6 +392,7 @@ def test_partial_payload_pattern_sends_only_what_the_round_needs() -> None:
 
 
 class TwoModels(FederatedClient):
+    SENDS: ClassVar = FederatedClient.SENDS | {"local-accuracy"}
     KEEPS_STATE = True
 
     def on_train(self, request: Request) -> Reply:

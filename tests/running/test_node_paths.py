@@ -21,6 +21,7 @@ from fedsuite.experiment.paths import path_keys, places, refuse_relative_paths
 from fedsuite.messages.records import HELLO
 from fedsuite.running.node import node_experiment
 from fedsuite.running.node_app import _worker, app
+from fedsuite.running.paths_at_home import PLACE, without_paths
 from fedsuite.running.server import run_experiment
 from fedsuite.workarounds.identity import flower_identity
 from tests.small_runs import SMALL
@@ -119,16 +120,19 @@ def test_a_whole_run_writes_at_the_node_alone(
     assert "FEDSUITE_STATE" in told[0]
 
 
-def answer(config: dict[str, Value], kind: str) -> Message:
+def answer(
+    config: dict[str, Value], kind: str, content: RecordDict | None = None
+) -> Message:
+    content = content or RecordDict({"config": ConfigRecord()})
     with flower_identity():
         (reply,) = LocalGrid(app, 1, config).send_and_receive(
-            [Message(RecordDict({"config": ConfigRecord()}), 1000, kind)]
+            [Message(content, 1000, kind)]
         )
     return reply
 
 
 def test_data_comes_from_the_node_s_own_folder(
-    node: Path, hostile: tuple[dict[str, Value], Path]
+    node: Path, hostile: tuple[dict[str, Value], Path], caplog: pytest.LogCaptureFixture
 ) -> None:
     paths, folder = hostile
     (folder / "a" / "heart_disease").mkdir()
@@ -137,14 +141,16 @@ def test_data_comes_from_the_node_s_own_folder(
     reply = answer(config, "train")
     assert reply.has_error()
     reason = reply.error.reason
-    assert f"no folder {node / 'data' / 'heart_disease'}" in reason
-    assert str(folder) not in reason
+    assert f"no folder {PLACE}" in reason
+    assert f"no folder {node / 'data' / 'heart_disease'}" in caplog.text
+    assert str(folder.parent) not in reason
 
 
 def test_public_data_come_from_the_node_s_own_folder(
     node: Path,
     hostile: tuple[dict[str, Value], Path],
     monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     paths, folder = hostile
     config = {**paths, "method": "fedmd-lf", "model": "linear"}
@@ -153,7 +159,47 @@ def test_public_data_come_from_the_node_s_own_folder(
     monkeypatch.setenv("FEDSUITE_PUBLIC", str(node / "public"))
     _worker.cache_clear()
     reason = answer(config, HELLO).error.reason
-    assert str(node / "public") in reason and str(folder) not in reason
+    assert str(node / "public") in caplog.text
+    assert PLACE in reason and str(folder.parent) not in reason
+
+
+@pytest.mark.parametrize("hosted", [True, False])
+def test_a_client_s_error_names_no_path_of_the_node(
+    hosted: bool, node: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A message asks for a state that is not there, with an entry per client or without."""
+    config: dict[str, Value] = {**SMALL, "method": "standalone", "run-name": "r"}
+    del config["clients-per-round"]
+    versions = {"start-versions": ["1.1"], "keep-versions": [""]}
+    clients = {"client-ids": [0]} if hosted else {}
+    request = RecordDict({"config": ConfigRecord({**versions, **clients})})
+    reply = answer(config, "train", request)
+    if hosted:
+        reason = str(reply.content.config_records["client-0.error"]["reason"])
+    else:
+        reason = reply.error.reason
+    assert f"state 1.1 cannot be read from {PLACE}" in reason
+    assert str(node.parent) not in reason and str(node / "state" / "r") in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "state 1.2 lies in /s/r/3.x (gone): keep it",
+            "state 1.2 lies in @ (gone): keep it",
+        ),
+        ("No space left on device: '/s p/q'", "No space left on device: @"),
+        ("/srv/site a/x y.parquet: row 5", "@: row 5"),
+        ("data/new rows.csv: row 5", "@: row 5"),
+        (r"C:\x.txt, \\host\share, ~/a and ~b/c", "@, @, @ and @"),
+        ("loss nan/inf, round 3/5, see deploy/README.md", ""),
+        ("see https://flower.ai/docs/x", ""),
+    ],
+)
+def test_what_is_a_path(text: str, told: str) -> None:
+    said = without_paths(text, ["/srv/site a", "data"])
+    assert said == (told.replace("@", PLACE) or text)
 
 
 def test_site_dirs_make_no_rehearsal_of_a_node(

@@ -210,6 +210,7 @@ def test_message_that_a_client_does_not_answer() -> None:
 
 def test_actions_are_routed_by_their_names() -> None:
     class Asking(MatrixClient):
+        SENDS: ClassVar[frozenset[str]] = MatrixClient.SENDS | {"seen"}
         ACTIONS: ClassVar[Mapping[str, str]] = {
             **MatrixClient.ACTIONS,
             "query.probe": "on_probe",

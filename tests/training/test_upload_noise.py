@@ -83,6 +83,7 @@ class Uploads(FedAvgClient):
         "query.probe": "on_probe",
     }
     TRAINED: ClassVar = FedAvgClient.TRAINED | {"first-step"}
+    SENDS: ClassVar = FedAvgClient.SENDS | {"first-step", "gradient"}
 
     def on_train(self, request: Request) -> Reply:
         received = request.arrays[ARRAYS]

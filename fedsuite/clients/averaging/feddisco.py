@@ -1,5 +1,7 @@
 """Client of FedDisco: reports how far its labels are from uniform."""
 
+from typing import ClassVar
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -33,6 +35,7 @@ class FedDISCOClient(FederatedClient):
     The model's outputs say how many classes there are.
     """
 
+    SENDS: ClassVar[frozenset[str]] = FederatedClient.SENDS | {"discrepancy"}
     feddisco_measure = Told(str)
 
     @override

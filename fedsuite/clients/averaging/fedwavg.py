@@ -1,5 +1,7 @@
 """Client of FedwAvg: counts the examples that the received models forgot."""
 
+from typing import ClassVar
+
 import numpy as np
 from typing_extensions import override
 
@@ -24,6 +26,7 @@ class FedwAvgClient(FederatedClient):
     examples, which were right at no look.
     """
 
+    SENDS: ClassVar[frozenset[str]] = FederatedClient.SENDS | {"forgotten", "never-learned"}
     KEEPS_STATE = True
     fedwavg_every = Told(int)
 

@@ -1,16 +1,18 @@
 """Client that trains alone."""
 
 from dataclasses import replace
+from typing import ClassVar
 
 from typing_extensions import override
 
-from fedsuite.client import Reply, Request, Told, TrainingSummary, model_arrays
+from fedsuite.client import USUAL, Reply, Request, Told, TrainingSummary, model_arrays
 from fedsuite.clients.personal.own_model import OwnModelClient
 
 
 class StandaloneClient(OwnModelClient):
     """Keeps its own model from round to round; never sends or receives one."""
 
+    SENDS: ClassVar[frozenset[str]] = USUAL
     passes = Told(int, otherwise=-1)
     """Passes over the data in this round; below 0 are those of the options."""
 

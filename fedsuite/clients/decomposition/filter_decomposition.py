@@ -3,6 +3,7 @@
 import math
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -30,6 +31,7 @@ from fedsuite.client import (
 from fedsuite.messages.decomposition import SLOW, SLOW_VERSION, Orders
 from fedsuite.models.groups import ParameterGroups
 from fedsuite.training.scoring import VALIDATION
+from fedsuite.training.sent import refuse_undeclared
 
 _PARTS = ("inner", "slow", "drifted", "personal")
 
@@ -92,6 +94,11 @@ class DecomposedClient:
     Personal atoms start from its model. Privacy acts on what leaves, after the cut.
     """
 
+    SENDS: ClassVar[frozenset[str]] = frozenset(
+        {SLOW_VERSION, STORED_STATE, "personal-loss"}
+    )
+    """What its replies may hold beside what those of the client inside may."""
+
     def __init__(self, client: FederatedClient, groups: ParameterGroups) -> None:
         self.client = client
         self._store = client.store
@@ -122,7 +129,10 @@ class DecomposedClient:
             version, needed = request.new_version, request.needed_versions
             self._store.save(request.client_id, version, memory.pack(), needed)
             metrics[STORED_STATE] = 1
-        return replace(reply, metrics=metrics)
+        reply = replace(reply, metrics=metrics)
+        names = self.client.SENDS | self.SENDS
+        refuse_undeclared(type(self.client).__name__, reply, names)
+        return reply
 
     def _work(self, request: Request, orders: Orders, memory: _Memory) -> Reply:
         """Let the client inside train or measure the whole model; cut its reply down."""

@@ -1,13 +1,14 @@
 """Client of CFD: imitates the server's network on public data."""
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
 
-from fedsuite.client import LOGITS, PROBABILITIES, SERVER_OUTPUTS, Request, Told
+from fedsuite.client import LOGITS, OUTPUTS, PROBABILITIES, SERVER_OUTPUTS, Request, Told
 from fedsuite.clients.distillation.public_exchange import PublicExchangeClient
 from fedsuite.messages.quantisation import quantise
 from fedsuite.models.distillation import kl_divergence
@@ -16,6 +17,9 @@ from fedsuite.models.distillation import kl_divergence
 class CFDClient(PublicExchangeClient):
     """Sends logits, or probabilities on a grid, and learns from the server's network."""
 
+    SENDS: ClassVar[frozenset[str]] = PublicExchangeClient.SENDS | {
+        f"{OUTPUTS}/{PROBABILITIES}"
+    }
     cfd_bits = Told(int)
 
     @override

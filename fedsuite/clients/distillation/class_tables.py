@@ -1,7 +1,7 @@
 """Clients that exchange one row per class."""
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from fedsuite.client import (
     CLASSES,
     COUNTS,
     ROWS,
+    USUAL,
     Arrays,
     Reply,
     Request,
@@ -47,6 +48,10 @@ class ClassTableClient(PrivateModelClient):
     the received rows ``[classes, width]`` and which classes have one.
     """
 
+    SENDS: ClassVar[frozenset[str]] = USUAL | {
+        f"{CLASS_TABLE}/{ROWS}",
+        f"{CLASS_TABLE}/{COUNTS}",
+    }
     num_classes = Told(int)
 
     def __init__(self, *args: Any, **options: Any) -> None:

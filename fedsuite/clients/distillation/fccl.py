@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -85,6 +85,10 @@ def with_previous(mean: Tensor, own: Tensor, previous: Tensor, num_clients: int)
 class FCCLClient(PublicExchangeClient):
     """Keeps two teachers: the model of the last local phase, and a pre-trained one."""
 
+    SENDS: ClassVar[frozenset[str]] = PublicExchangeClient.SENDS | {
+        CONSTANT_COLUMNS,
+        PRETRAIN_STEPS,
+    }
     fccl_off_diagonal = Told(float)
     fccl_std = Told(str)
     fccl_target = Told(str)

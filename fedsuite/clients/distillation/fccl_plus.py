@@ -1,13 +1,14 @@
 """Client of FCCL+: FCCL's, and matches the similarities of samples."""
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
 
-from fedsuite.client import LOGITS, MEAN_OUTPUTS, SIMILARITIES, Request, Told
+from fedsuite.client import LOGITS, MEAN_OUTPUTS, OUTPUTS, SIMILARITIES, Request, Told
 from fedsuite.clients.distillation.fccl import FCCLClient
 from fedsuite.models.distillation import kl_divergence
 from fedsuite.models.features import with_features
@@ -50,6 +51,7 @@ def non_target_loss(
 class FCCLPlusClient(FCCLClient):
     """Sends similarities beside its logits."""
 
+    SENDS: ClassVar[frozenset[str]] = FCCLClient.SENDS | {f"{OUTPUTS}/{SIMILARITIES}"}
     distillation_temperature = Told(float)
     fccl_plus_similarity_weight = Told(float)
     fccl_plus_similarity_temperature = Told(float)

@@ -4,6 +4,7 @@ import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +34,11 @@ class FedAKDClient(PersonalModelClient):
     The local model, buffers included, starts from the constructor's and is never sent.
     """
 
+    SENDS: ClassVar[frozenset[str]] = PersonalModelClient.SENDS | {
+        "local-loss",
+        "distilled-loss",
+        SELECTED,
+    }
     global_to_local_weight = Told(float)
     local_to_global_weight = Told(float)
     distillation_temperature = Told(float)

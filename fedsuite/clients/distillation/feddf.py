@@ -1,5 +1,7 @@
 """Client of FedDF and FedDF-AL: FedAL's, but the model travels in each round."""
 
+from typing import ClassVar
+
 from typing_extensions import override
 
 from fedsuite.client import ARRAYS, OUTPUTS, Reply, Request, load_arrays, model_arrays
@@ -12,6 +14,8 @@ class FedDFClient(FedALClient):
     Between rounds it keeps its optimiser's memory. The method is not black-box: parameters
     and buffers leave the client. Without FedDF-AL's gradients there is no adversarial term.
     """
+
+    SENDS: ClassVar[frozenset[str]] = FedALClient.SENDS | {ARRAYS}
 
     @override
     def before_local_phase(self, request: Request) -> None:

@@ -13,6 +13,8 @@ from fedsuite.client import (
     FEATURE_WIDTH,
     FEATURES,
     MEAN_OUTPUTS,
+    OUTPUTS,
+    USUAL,
     MetricValue,
     Reply,
     Request,
@@ -30,6 +32,10 @@ from fedsuite.models.features import check_trained, feature_width, with_features
 class FedProtoClient(ClassTableClient):
     """Draws the features of a sample to the global prototype of its class."""
 
+    SENDS: ClassVar[frozenset[str]] = ClassTableClient.SENDS | {
+        "feature-width",
+        "prototype-accuracy",
+    }
     ACTIONS: ClassVar[Mapping[str, str]] = {
         **ClassTableClient.ACTIONS,
         FEATURE_WIDTH: "on_feature_width",
@@ -106,6 +112,11 @@ class FedProtoClient(ClassTableClient):
 class FedProtoPublicClient(PublicExchangeClient):
     """Draws features on public batches to their mean over clients."""
 
+    SENDS: ClassVar[frozenset[str]] = USUAL | {
+        f"{OUTPUTS}/{FEATURES}",
+        "feature-width",
+        "transfer-loss",
+    }
     ACTIONS: ClassVar[Mapping[str, str]] = {
         **PublicExchangeClient.ACTIONS,
         FEATURE_WIDTH: "on_feature_width",

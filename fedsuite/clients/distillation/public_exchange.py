@@ -24,6 +24,7 @@ from fedsuite.client import (
     LOGITS,
     OUTPUTS,
     TRANSFER,
+    USUAL,
     Arrays,
     MetricValue,
     NotFiniteError,
@@ -39,6 +40,7 @@ from fedsuite.data.public_batches import public_batch
 class PublicExchangeClient(PrivateModelClient):
     """Trains its own model on its data, then towards others' outputs on public data."""
 
+    SENDS: ClassVar[frozenset[str]] = USUAL | {f"{OUTPUTS}/{LOGITS}", "transfer-loss"}
     transfer_steps = Told(int)
     public_step = Told(int)
     public_batch_size = Told(int)

@@ -1,5 +1,7 @@
 """Client of FedDC: steps corrected by its drift, and by control variates."""
 
+from typing import ClassVar
+
 from typing_extensions import override
 
 from fedsuite.client import ARRAYS, CONTROL, CONTROL_CHANGE, DRIFT, Reply, Request, Told
@@ -19,6 +21,7 @@ class FedDCClient(CorrectedClient):
     The record ``control`` holds g; without it there are no terms in g.
     """
 
+    SENDS: ClassVar[frozenset[str]] = CorrectedClient.SENDS | {CONTROL_CHANGE}
     feddc_alpha = Told(float)
 
     @override

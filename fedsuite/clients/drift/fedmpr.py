@@ -1,6 +1,7 @@
 """Client of FedMPR: prunes by magnitude, in stages, while features are disturbed."""
 
 from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +36,7 @@ def largest(parameters: Sequence[Tensor], share: float) -> list[Tensor]:
 class FedMPRClient(FederatedClient):
     """Trains the received model with disturbed features, and prunes it in stages."""
 
+    SENDS: ClassVar[frozenset[str]] = FederatedClient.SENDS | {"most-pruned"}
     prune_share = Told(float)
     prune_stages = Told(int)
     prune_what = Told(str)

@@ -1,5 +1,7 @@
 """Client of SCAFFOLD: steps corrected by control variates."""
 
+from typing import ClassVar
+
 from typing_extensions import override
 
 from fedsuite.client import (
@@ -26,6 +28,7 @@ from fedsuite.clients.drift.corrected import (
 class ScaffoldClient(CorrectedClient):
     """Adds c - c_k to each gradient and keeps c_k; the record ``control`` holds c."""
 
+    SENDS: ClassVar[frozenset[str]] = CorrectedClient.SENDS | {CONTROL_CHANGE}
     scaffold_option = Told(str)
 
     @override

@@ -39,6 +39,8 @@ class FedEBAClient(FederatedClient):
     ``loss-before``. Client of FedEBA and of Prac-FedEBA+.
     """
 
+    SENDS: ClassVar[frozenset[str]] = FederatedClient.SENDS | {LOSS_BEFORE, LOSS_AFTER}
+
     @override
     def on_train(self, request: Request) -> Reply:
         before = {}
@@ -61,6 +63,7 @@ class FedEBAPlusClient(FedEBAClient):
       the first step, and the buffers as they are at the end.
     """
 
+    SENDS: ClassVar[frozenset[str]] = FedEBAClient.SENDS | {GRADIENT, "first-step"}
     fair_gradient_scale = Told(str, otherwise="printed")
 
     ACTIONS: ClassVar[Mapping[str, str]] = {**FedEBAClient.ACTIONS, PROBE: "on_probe"}

@@ -1,6 +1,7 @@
 """Client of FOCUS: trains all models, and keeps how much of its data each describes."""
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 import numpy as np
 from typing_extensions import override
@@ -16,6 +17,7 @@ from fedsuite.clients.personal.several_models import (
 class FOCUSClient(MixtureClient):
     """Trains each received model on the same mini-batches, and reports its shares."""
 
+    SENDS: ClassVar[frozenset[str]] = MixtureClient.SENDS | {f"{SHARES}/{SHARES}"}
     focus_memory = Told(bool)
     focus_inference = Told(str)
 

@@ -1,5 +1,7 @@
 """Client of methods that ask for the loss before training; else FedAvg's."""
 
+from typing import ClassVar
+
 from typing_extensions import override
 
 from fedsuite.client import (
@@ -19,6 +21,8 @@ class ProbedClient(FederatedClient):
     ``loss-before`` is the received model's mean loss over the training data, in evaluation
     mode; ``learning-rate`` is the rate of this round.
     """
+
+    SENDS: ClassVar[frozenset[str]] = FederatedClient.SENDS | {LOSS_BEFORE, LEARNING_RATE}
 
     @override
     def on_train(self, request: Request) -> Reply:

@@ -24,6 +24,7 @@ class RankCoreFedClient(ProbedClient):
     A client without validation rows ranks by its loss on training rows.
     """
 
+    SENDS: ClassVar[frozenset[str]] = ProbedClient.SENDS | {f"{RANKING}/{RANKING}"}
     ACTIONS: ClassVar[Mapping[str, str]] = {**ProbedClient.ACTIONS, RANK: "on_rank"}
 
     def on_rank(self, request: Request) -> Reply:

@@ -1,6 +1,7 @@
 """Client of APFL: trains the received model, and one of its own that is mixed with it."""
 
 import copy
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -27,6 +28,7 @@ SHARE = "apfl-share"
 class APFLClient(PersonalModelClient):
     """Trains the received model as FedAvg's client does, and its own model beside it."""
 
+    SENDS: ClassVar[frozenset[str]] = PersonalModelClient.SENDS | {"apfl-share"}
     apfl_alpha = Told(float)
     apfl_adaptive = Told(bool)
     _own: nn.Module | None = None

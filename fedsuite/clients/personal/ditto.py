@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,7 @@ class DittoClient(PersonalModelClient):
     ``ditto-local-epochs``, ``ditto-local-steps``, ``ditto-learning-rate``.
     """
 
+    SENDS: ClassVar[frozenset[str]] = PersonalModelClient.SENDS | {"personal-loss"}
     ditto_lambda = Told(float)
     ditto_local_epochs = Told(int)
     ditto_local_steps = Told(int)

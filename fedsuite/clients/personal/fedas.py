@@ -1,7 +1,7 @@
 """Client of FedAS: draws the received body to its own last features, then trains."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from fedsuite.models.features import with_features
 class FedASClient(OwnModelClient):
     """Keeps its whole model; completes what it receives with its own head."""
 
+    SENDS: ClassVar[frozenset[str]] = OwnModelClient.SENDS | {"alignment-loss", "fisher"}
     alignment_epochs = Told(int)
     alignment_rate = Told(float)
     fedas_weights = Told(str)

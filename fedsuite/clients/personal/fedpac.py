@@ -11,7 +11,7 @@ Features are what enters the head, in evaluation mode.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from typing_extensions import override
 
 from fedsuite.client import (
     ARRAYS,
+    STATISTICS,
     Reply,
     Request,
     RunError,
@@ -68,6 +69,13 @@ class FedPACClient(OwnModelClient):
     The head comes with the message; a client that never took part has the initial one.
     """
 
+    SENDS: ClassVar[frozenset[str]] = OwnModelClient.SENDS | {
+        "head",
+        f"{STATISTICS}/prototypes",
+        f"{STATISTICS}/scaled-means",
+        f"{STATISTICS}/counts",
+        "feature-variance",
+    }
     KEEPS_STATE = False
 
     alignment = Told(float)

@@ -1,5 +1,7 @@
 """Client of IFCA: trains the received model that fits its data best."""
 
+from typing import ClassVar
+
 from typing_extensions import override
 
 from fedsuite.client import CLUSTER, Reply, Request, load_arrays, model_arrays
@@ -8,6 +10,8 @@ from fedsuite.clients.personal.several_models import SeveralModelsClient, receiv
 
 class IFCAClient(SeveralModelsClient):
     """Trains, or is scored with, the model of the least loss on its training rows."""
+
+    SENDS: ClassVar[frozenset[str]] = SeveralModelsClient.SENDS | {CLUSTER}
 
     @override
     def on_train(self, request: Request) -> Reply:

@@ -1,6 +1,7 @@
 """Client of lp-proj: an own model whose projection is drawn to a common one."""
 
 from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from typing_extensions import override
 from fedsuite.client import (
     REFERENCE,
     UPDATE,
+    USUAL,
     Reply,
     Request,
     Told,
@@ -36,6 +38,7 @@ def projection(seed: int, dimensions: int, size: int) -> Tensor:
 class LpProjClient(OwnModelClient):
     """Trains and keeps its own model; sends how far it moved the reference."""
 
+    SENDS: ClassVar[frozenset[str]] = USUAL | {f"{UPDATE}/{REFERENCE}"}
     lp_proj_p = Told(int)
     lp_proj_lambda = Told(float)
     lp_proj_inner_steps = Told(int)

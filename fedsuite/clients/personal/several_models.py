@@ -3,6 +3,7 @@
 import copy
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from typing_extensions import override
 
 from fedsuite.client import (
     ARRAYS,
+    MODELS,
     SHARES,
     Arrays,
     FederatedClient,
@@ -63,6 +65,8 @@ def received_models(request: Request) -> dict[str, Arrays]:
 
 class SeveralModelsClient(FederatedClient):
     """Has losses under each of the received models."""
+
+    SENDS: ClassVar[frozenset[str]] = FederatedClient.SENDS | {MODELS}
 
     def losses_under(self, models: Mapping[str, Arrays]) -> Vector:
         """Return the mean loss over all training rows under each, in evaluation mode."""

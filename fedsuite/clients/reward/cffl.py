@@ -1,7 +1,7 @@
 """Client of CFFL: keeps its model, uploads the largest part of each update."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,7 @@ from fedsuite.client import (
     ARRAYS,
     STATISTICS,
     UPDATE,
+    USUAL,
     Arrays,
     FederatedClient,
     Reply,
@@ -35,6 +36,11 @@ class CFFLClient(FederatedClient):
     clip.
     """
 
+    SENDS: ClassVar[frozenset[str]] = USUAL | {
+        f"{UPDATE}/kept",
+        f"{UPDATE}/values",
+        STATISTICS,
+    }
     KEEPS_STATE = True
     clip = Told(float)
     upload_count = Told(int)

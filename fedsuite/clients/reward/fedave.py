@@ -1,5 +1,7 @@
 """Client of FedAVE: reports its losses under the received model."""
 
+from typing import ClassVar
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -24,6 +26,10 @@ class FedAVEClient(FederatedClient):
     Zeros stand for batches that the client has no data for.
     """
 
+    SENDS: ClassVar[frozenset[str]] = FederatedClient.SENDS | {
+        f"{LOSSES}/{LOSSES}",
+        NUM_BATCHES,
+    }
     loss_batch = Told(int)
     num_batches = Told(int)
 

@@ -22,7 +22,7 @@ from typing_extensions import override
 
 from fedsuite.core.errors import FedsuiteError, RunError
 from fedsuite.core.logs import configure_logs, log_scope
-from fedsuite.engines.nodes import answered, node_context
+from fedsuite.engines.nodes import node_context
 from fedsuite.engines.pool.arena import Arena, Arenas, up_arena
 from fedsuite.engines.pool.packing import (
     hear_arrays,
@@ -33,7 +33,7 @@ from fedsuite.engines.pool.packing import (
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.messages.records import Arrays
 from fedsuite.running.worker import Worker, client_app_for
-from fedsuite.training.app import Failures
+from fedsuite.training.app import Failures, answered
 from fedsuite.workarounds.identity import flower_identity, set_message_id
 
 

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -150,6 +150,8 @@ def test_legacy_clients_cannot_be_probed() -> None:
 
 class OneLoss(FederatedClient):
     """A stranger's client: a loss of its own name, and nothing about steps."""
+
+    SENDS: ClassVar[frozenset[str]] = FederatedClient.SENDS | {"train_loss"}
 
     def on_train(self, request: Request) -> Reply:
         load_arrays(self.model, request.arrays[ARRAYS])

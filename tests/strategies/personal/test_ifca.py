@@ -71,12 +71,12 @@ def test_the_scored_model_is_the_received_one_that_fits_best(
 
     def scored(client: IFCAClient) -> Reply:
         (number,) = client.model.parameters()
-        return Reply({}, {"number": float(number)})
+        return Reply({}, {"loss": float(number)})
 
     monkeypatch.setattr(IFCAClient, "evaluation", scored)
     sent = {ARRAYS: {"x": np.zeros(1)}, "model-1": {"x": np.full(1, 4.0)}}
     reply = client.answer(Request("evaluate", 0, sent, {"server-round": 1}))
-    assert reply.metrics == {"number": 4.0}
+    assert reply.metrics == {"loss": 4.0}
 
 
 def test_a_model_that_nobody_chose_stays() -> None:
