@@ -36,7 +36,7 @@ def own_folders(node_config: Mapping[str, Value]) -> list[str]:
     named = [value for key, value in os.environ.items() if key.startswith("FEDSUITE_")]
     named += [str(node_config.get("data", "")), tempfile.gettempdir(), sys.prefix]
     named += [str(Path.home()), os.getcwd()]
-    folders = {name.rstrip("/\\") for name in named if "/" in name or "\\" in name}
+    folders = {name.rstrip("/\\") for name in named}
     # A folder's own name first, then those that it lies in.
     return sorted(folders - {""}, key=len, reverse=True)
 
@@ -54,9 +54,10 @@ def without_paths(text: str, folders: Iterable[str] = ()) -> str:
     """
     text = _QUOTED.sub(PLACE, text)
     for folder in folders:
-        text = re.sub(
-            rf"(?<![\w/\\]){re.escape(folder)}(?:[/\\]{_REST})?(?!\w)", PLACE, text
-        )
+        # A word alone, such as "data", is a folder only where something in it follows.
+        times = "?" if {"/", "\\"} & set(folder) else "{1}"
+        inside = rf"(?:[/\\]{_REST}){times}"
+        text = re.sub(rf"(?<![\w/\\]){re.escape(folder)}{inside}(?!\w)", PLACE, text)
     return _BARE.sub(PLACE, text)
 
 

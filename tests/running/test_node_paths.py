@@ -191,7 +191,7 @@ def test_a_client_s_error_names_no_path_of_the_node(
         ),
         ("No space left on device: '/s p/q'", "No space left on device: @"),
         ("/srv/site a/x y.parquet: row 5", "@: row 5"),
-        ("data/new rows.csv: row 5", "@: row 5"),
+        ("data/new rows.csv: row 5 of the data", "@: row 5 of the data"),
         (r"C:\x.txt, \\host\share, ~/a and ~b/c", "@, @, @ and @"),
         ("loss nan/inf, round 3/5, see deploy/README.md", ""),
         ("see https://flower.ai/docs/x", ""),
