@@ -1,7 +1,7 @@
 """The page that says what leaves a site, written from what the clients' classes declare.
 
-    python docs/what_leaves.py --write      # after a change of SENDS; `make config` runs it
-    python docs/what_leaves.py --check      # fails if the page is another
+python docs/what_leaves.py --write      # after a change of SENDS; `make config` runs it
+python docs/what_leaves.py --check      # fails if the page is another
 """
 
 import sys
@@ -133,7 +133,9 @@ def rendered() -> str:
             _of_classes(method, names),
         )
         rows.setdefault(cells, []).append(f"`{method}`")
-    lines = [["method", "records", "numbers beside the usual", "classes of the site's rows"]]
+    lines = [
+        ["method", "records", "numbers beside the usual", "classes of the site's rows"]
+    ]
     lines += [[", ".join(methods), *cells] for cells, methods in rows.items()]
     every = frozenset().union(*sent.values())
     records = [["record, or array of one", "holds", "tells"]]
@@ -160,7 +162,9 @@ def with_table(text: str) -> str:
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise SystemExit(f"{PAGE.name} lacks the line {(BEGIN, END)[bool(begin)]!r}: add it")
+        raise SystemExit(
+            f"{PAGE.name} lacks the line {(BEGIN, END)[bool(begin)]!r}: add it"
+        )
     return f"{before}{begin}{rendered()}{end}{after}"
 
 

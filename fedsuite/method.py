@@ -76,7 +76,7 @@ from fedsuite.rounds.all_replies import (
     examples_of,
     metric_of,
 )
-from fedsuite.rounds.average_keys import ShareRatio
+from fedsuite.rounds.average_keys import ShareRatio, share_ratio_key
 from fedsuite.rounds.declaration import (
     NO_COMMON_STEP,
     NO_MODEL_BACK,
@@ -210,6 +210,7 @@ __all__ = [
     "packed_size",
     "parameter_names",
     "part",
+    "share_ratio_key",
     "spec_of",
     "state",
     "step_towards",

@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from typing_extensions import override
 
-from fedsuite.core.keys import Unless, Value
+from fedsuite.core.keys import Unless, Value, With
 from fedsuite.core.settings import Declared, key
 
 Aggregator = Literal["mean", "median", "trimmed-mean", "geometric-median", "multi-krum"]
@@ -53,6 +53,18 @@ class AverageKeys(Declared):
         return math.inf
 
 
+def share_ratio_key(*needs: With | Unless) -> Any:
+    """Return the key of :class:`ShareRatio`; some methods need others beside it."""
+    return key(
+        default=2.0,
+        help="largest share of one client, whatever it claims beside its size, such as a "
+        "loss: in shares that it has where claims count for nothing",
+        minimum=1.0,
+        words=("off",),
+        needs=needs,
+    )
+
+
 class ShareRatio(AverageKeys):
     """What claims can do to a share, for methods that weigh clients by them."""
 
@@ -61,13 +73,7 @@ class ShareRatio(AverageKeys):
         "max-client-weight": 1.0,
     }
 
-    max_share_ratio: float | str = key(
-        default=2.0,
-        help="largest share of one client, whatever it claims beside its size, such as a "
-        "loss: in shares that it has where claims count for nothing",
-        minimum=1.0,
-        words=("off",),
-    )
+    max_share_ratio: float | str = share_ratio_key()
 
     @property
     @override

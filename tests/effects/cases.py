@@ -44,6 +44,7 @@ SAME: Mapping[tuple[Value, Value], str] = {
     ("fedsgd", "freeze"): "of a client's one step what travels is the same",
     ("fedsgd", "discard"): "beside freeze, for the same reason",
     ("fedbuff", "nearest"): "its rounds here have two replies: their median is their mean",
+    ("fednova", 1.0): "as max-share-ratio: its clients take steps by their rows",
     ("cyclic", "alie"): "liars imitate the others of their round, and there are none",
     ("cyclic", "ipm"): "for the same reason",
     ("cyclic", 0.7): "as attackers: who lies in its few rounds is the same",

@@ -36,6 +36,7 @@ NO_PATHS = {
     "plug-ins": "names of packages",
     "ray-address": "address, before a run",
     "run-name": "name that can hold no separator",
+    "site-rows": "numbers",
     "sites": "names of nodes",
     "torchvision-model": "name that torchvision knows",
     "torchvision-weights": "name that torchvision knows",

@@ -43,7 +43,6 @@ from typing import ClassVar, Literal
 
 from typing_extensions import override
 
-from fedsuite.core.rules import Rule
 from fedsuite.method import (
     LARGEST_COUNT,
     SELECTED,
@@ -56,9 +55,10 @@ from fedsuite.method import (
     Release,
     ScoredModel,
     ShareRatio,
-    Unless,
     Value,
+    With,
     key,
+    share_ratio_key,
     state,
 )
 from fedsuite.models.distillation import distillation_loss, select_correct
@@ -120,15 +120,7 @@ class FedAKD(ShareRatio, FedAvg):
     )
 
     PAPER: ClassVar[dict[str, Value]] = {}
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            ("max-share-ratio", "fedakd-ablation"),
-            (Unless("fedakd-ablation", "correct-agg"),),
-            "its clients count by their examples",
-            "leave it out",
-            idle=True,
-        ),
-    )
+    max_share_ratio: float | str = share_ratio_key(With("fedakd-ablation", "correct-agg"))
 
     _examples: float = state(default_factory=float)
     _selected: float = state(default_factory=float)

@@ -32,7 +32,6 @@ from typing import ClassVar, Literal
 
 from typing_extensions import override
 
-from fedsuite.core.rules import Rule
 from fedsuite.method import (
     EVALUATE,
     LARGEST_COUNT,
@@ -46,8 +45,9 @@ from fedsuite.method import (
     Release,
     ScoredModel,
     ShareRatio,
-    With,
+    Unless,
     key,
+    share_ratio_key,
     state,
 )
 from fedsuite.strategies.personal.fedper import FedPer
@@ -87,15 +87,7 @@ class FedAS(ShareRatio, FedPer):
         "its number of examples",
         told=TRAIN,
     )
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            ("max-share-ratio", "fedas-weights"),
-            (With("fedas-weights", "examples"),),
-            "its clients count by their examples",
-            "leave it out",
-            idle=True,
-        ),
-    )
+    max_share_ratio: float | str = share_ratio_key(Unless("fedas-weights", "examples"))
 
     _held: list[ClientReply] = state(default_factory=list)
     _by_fisher: bool = state(default_factory=bool)
