@@ -1,7 +1,7 @@
 """The page that says what leaves a site, written from what the clients' classes declare.
 
-python docs/what_leaves.py --write      # after a change of SENDS; `make config` runs it
-python docs/what_leaves.py --check      # fails if the page is another
+``python docs/what_leaves.py --write``, which `make config` runs, brings the page up to
+date after a change of ``SENDS``. With ``--check`` it fails if the page is another.
 """
 
 import sys
@@ -45,8 +45,7 @@ _RECORDS: Mapping[str, tuple[str, str]] = {
         "of a class with one row that row's output",
     ),
     "class-table/counts": (
-        "1 for each class with a row; rows of each class with `fedproto` and "
-        '`proto-aggregation = "count"`',
+        "1 for each class with a row; with a key of `fedproto` rows of each class",
         "itself",
     ),
     "outputs/logits": ("the model's outputs on public rows", "what the model has learnt"),
@@ -133,11 +132,9 @@ def rendered() -> str:
             _of_classes(method, names),
         )
         rows.setdefault(cells, []).append(f"`{method}`")
-    lines = [
-        ["method", "records", "numbers beside the usual", "classes of the site's rows"]
-    ]
+    lines = [["method", "records", "numbers beside the usual", "classes of its rows"]]
     lines += [[", ".join(methods), *cells] for cells, methods in rows.items()]
-    every = frozenset().union(*sent.values())
+    every = {name for names in sent.values() for name in names}
     records = [["record, or array of one", "holds", "tells"]]
     records += [[f"`{n}`", *words] for n, words in _RECORDS.items() if n in every]
     metrics = [["number", "holds"]]
@@ -162,9 +159,8 @@ def with_table(text: str) -> str:
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise SystemExit(
-            f"{PAGE.name} lacks the line {(BEGIN, END)[bool(begin)]!r}: add it"
-        )
+        missing = (BEGIN, END)[bool(begin)]
+        raise SystemExit(f"{PAGE.name} lacks the line {missing!r}: add it")
     return f"{before}{begin}{rendered()}{end}{after}"
 
 

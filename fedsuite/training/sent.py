@@ -11,7 +11,7 @@ of scores the name without the prefixes that say which model and which rows.
 
 import re
 from collections.abc import Collection, Iterator
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from fedsuite.core.errors import RunError
 from fedsuite.messages.records import (
@@ -48,8 +48,8 @@ _PREFIX = re.compile("(?:(?:global|trained|refreshed|plain-mean|validation|whole
 class Sends(Protocol):
     """A client's class: what its replies may hold, and whether it keeps anything."""
 
-    SENDS: frozenset[str]
-    KEEPS_STATE: bool
+    SENDS: ClassVar[frozenset[str]]
+    KEEPS_STATE: ClassVar[bool]
 
 
 def may_send(client: type[Sends]) -> frozenset[str]:
