@@ -89,12 +89,11 @@ def _row(case: Case, aggregator: str) -> dict[str, object]:
         outcome = play("fedavg", case.setting, lie, changes=changes, together=case.together)
     except RefusedError as error:
         return {"ended": str(error)}
-    share = outcome.share
-    if case.together:
-        # The operator's clients are one: what both of them own is its share.
-        share = sum(outcome.shares.get(k, 0.0) for k in outcome.liars)
+    # Liars who act together are one: what they own together is their share.
+    owned = outcome.shares or outcome.weights
+    share = sum(owned.get(k, 0.0) for k in outcome.liars)
     return {
-        "share": "" if share is None else f"{share:.3f}",
+        "share": f"{share:.3f}",
         "size_share": f"{sum(outcome.sizes[k] for k in outcome.liars):.3f}",
         "lost": f"{absent('fedavg', case.setting).accuracy - outcome.accuracy:.1f}",
         "backdoor": "" if outcome.backdoor is None else f"{outcome.backdoor:.2f}",

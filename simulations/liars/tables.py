@@ -1,6 +1,7 @@
 """The search's CSV: written run by run, read, and made into tables and lists."""
 
 import csv
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -184,7 +185,13 @@ def told(rows: Sequence[Row]) -> list[str]:
             f"- `analyse suspects` has the liar first in {first.count('liar')} of "
             f"{len(first)} runs, an honest client in {first.count('honest')}."
         )
-    return said
+    return [_wrapped(line) for line in said]
+
+
+def _wrapped(line: str) -> str:
+    return textwrap.fill(
+        line, 100, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _points(row: Row) -> float:

@@ -13,7 +13,7 @@ from fedsuite.strategies.fair.term import TERM
 from simulations.liars import tables
 from simulations.liars.lies import ABSENT, ALL, Act, Lie, Target
 from simulations.liars.runs import SETTINGS, Outcome, absent, play
-from simulations.liars.search import AIMS, Climb, grid_of, is_averaging, search
+from simulations.liars.search import AIMS, Climb, grid_of, is_averaging, search, skipped
 from simulations.liars.thresholds import thresholds
 
 DIGITS = SETTINGS[0]
@@ -74,17 +74,12 @@ def test_a_lie_is_what_its_words_say() -> None:
 
 
 def test_every_method_of_the_registry_is_searched() -> None:
-    """None is listed by hand, and each is of use: its keys let it run."""
-    rows = [row for name in ("before", "after") for row in known(name)]
-    if rows:
-        assert {row["method"] for row in rows} >= set(METHODS.ours) - {"standalone"}
-    assert any(map(is_averaging, METHODS.ours))
-
-
-def known(name: str) -> list[dict[str, str]]:
-    """Return the rows of a CSV that is there."""
-    path = tables.csv_of(name)
-    return tables.read(path) if path.exists() else []
+    """None is listed by hand: what has no rows has nothing to search."""
+    path = tables.csv_of("after")
+    if not path.exists():
+        pytest.skip("python -m simulations.liars search")
+    missing = set(METHODS.ours) - {row["method"] for row in tables.read(path)}
+    assert not [method for method in missing if not skipped(method)]
 
 
 @pytest.mark.parametrize("method", SAMPLE)
