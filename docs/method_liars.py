@@ -7,7 +7,6 @@ from pathlib import Path
 
 from repository_pages import ROOT
 
-ROWS = ROOT / "simulations" / "robustness" / "results" / "one_liar.csv"
 SEARCH = ROOT / "simulations" / "liars" / "results" / "after.csv"
 MENDS = SEARCH.with_name("mends_after.csv")
 GUIDE = ROOT / "docs" / "how-to" / "dishonest_clients.md"
@@ -18,41 +17,10 @@ _NAME = re.compile(r"`([\w-]+)`")
 
 def one_liar(method: str) -> str:
     """Return what one liar of five can do to a method; empty if nobody has looked."""
-    parts = [*_in_words(method), *_measured(method), *_searched(method)]
+    parts = [*_in_words(method), *_searched(method)]
     if not parts:
         return ""
     return "\n\n".join([*parts, _MORE.strip(), ""])
-
-
-@cache
-def _rows() -> dict[str, dict[str, tuple[str, float]]]:
-    """Return weight and accuracy by method and lie."""
-    found: dict[str, dict[str, tuple[str, float]]] = {}
-    with ROWS.open(newline="") as file:
-        for row in csv.DictReader(file):
-            outcome = row["largest_weight"], 100 * float(row["accuracy"])
-            found.setdefault(row["method"], {})[row["lie"]] = outcome
-    return found
-
-
-def _measured(method: str) -> list[str]:
-    """Return the method's rows of the table in a sentence or two."""
-    if method not in _rows():
-        return []
-    lies = dict(_rows()[method])
-    _, honest = lies.pop("none")
-    changes = sorted(accuracy - honest for _, accuracy in lies.values())
-    weights = [float(weight) for weight, _ in lies.values() if weight]
-    said = (
-        f"Mean accuracy was {honest:.1f} % without a lie, and changed by {changes[0]:+.1f} "
-        f"to {changes[-1]:+.1f} points by the lies of one client of five."
-    )
-    if weights:
-        said = (
-            f"One liar of five owned at most {max(weights):.2f} of the model, where its "
-            f"honest share is 0.20. {said}"
-        )
-    return [said]
 
 
 def _searched(method: str) -> list[str]:
@@ -110,6 +78,6 @@ def _in_words(method: str) -> list[str]:
 
 
 _MORE = """
-Digits, the guard's defaults: [the measurement](../../how-to/robustness.md) and
-[what liars can do](../../how-to/dishonest_clients.md).
+Small problems, the defaults: [the search](../../how-to/dishonest_clients.md), and
+[what is bounded](../../how-to/robustness.md).
 """

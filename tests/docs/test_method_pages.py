@@ -81,14 +81,11 @@ def test_a_page_has_all_parts(name: str, tmp_path: Path) -> None:
 
 
 def test_a_page_tells_what_one_liar_does() -> None:
-    """By the table that the robustness page is tested against, and in the guide's words."""
+    """By the table of the search, and in the guide's words."""
     from method_liars import one_liar
 
     average = one_liar("fedavg")
-    assert average.startswith("One liar of five owned at most 0.20 of the model, where its")
-    assert "Mean accuracy was 86.6 % without a lie, and changed by -0.3 to +0.0 points" in (
-        average
-    )
+    assert average.startswith("A search of ") and "of the model. The others lost" in average
     assert "The server scores each upload itself" in one_liar("cffl")
     assert one_liar("fedmd").startswith(
         "What one liar of five makes of what clients get: 0.20 if its answer is as long as "
@@ -97,5 +94,5 @@ def test_a_page_tells_what_one_liar_does() -> None:
     families = ("distillation.", "reward.")
     for name, method in METHODS.ours.items():
         if method.strategy.startswith(families):
-            assert "Mean accuracy was" in one_liar(name)
+            assert "A search of" in one_liar(name)
     assert one_liar("standalone") == ""
