@@ -58,7 +58,7 @@ class BestModel(Callback):
 
     def recall(self, value: Any) -> None:
         """Restore the state that :meth:`remember` returned."""
-        self.best.value, self.best.server_round = value
+        self.best.recall(*value)
 
     def remember_arrays(self) -> Arrays:
         """Return the best model; empty before there is one."""

@@ -29,6 +29,17 @@ class Best:
         self.value: float | None = None
         self.server_round = 0
 
+    def recall(self, value: float | None, server_round: int) -> None:
+        """Take the best value and its round back from a checkpoint.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If they are no numbers.
+        """
+        self.value = None if value is None else float(value)
+        self.server_round = int(server_round)
+
     def improved(self, report: RoundReport) -> bool | None:
         """Return whether a round is the best so far, None for a round without the metric.
 
@@ -101,4 +112,6 @@ class EarlyStop(Callback):
 
     def recall(self, value: Any) -> None:
         """Restore the state that :meth:`remember` returned."""
-        self._best.value, self._best.server_round, self._without = value
+        best, server_round, without = value
+        self._best.recall(best, server_round)
+        self._without = int(without)

@@ -162,19 +162,20 @@ def resumable(
     RunError
         If the run is finished, or has no such checkpoint.
     """
-    from fedsuite.experiment.experiment import Experiment
-    from fedsuite.results.layout import EXPERIMENT, read_manifest
+    from fedsuite.experiment.experiment import Experiment, naming
+    from fedsuite.results.layout import EXPERIMENT
     from fedsuite.results.reader import load_run
 
-    manifest = read_manifest(folder)
-    if manifest["status"] == "finished" and from_round is None:
-        done = load_run(folder).rounds[-1]["round"]
+    run = load_run(folder)
+    if run.manifest["status"] == "finished" and from_round is None:
+        done = max((row["round"] for row in run.rounds), default=0)
         if num_rounds is None or num_rounds <= done:
             raise RunError(
                 f"run {folder} is finished after round {done}: give more rounds with "
                 "--num-rounds"
             )
-    experiment = Experiment.load(folder / EXPERIMENT)
+    with naming(folder / EXPERIMENT, ()):
+        experiment = Experiment.from_values(run.experiment)
     if from_round is not None:
         _pass_over_later(folder, from_round)
     # The folder may have been moved since.
@@ -187,8 +188,7 @@ def resumable(
 
 def _pass_over_later(folder: Path, server_round: int) -> None:
     """Make a round's checkpoint the newest, unless a process writes this run."""
-    from fedsuite.callbacks.checkpoint_writer import CHECKPOINTS
-    from fedsuite.results.writer import RunFolder
+    from fedsuite.results.writer import CHECKPOINTS, RunFolder
     from fedsuite.rounds.checkpoint import go_back_to
 
     with RunFolder.unused(folder):
@@ -322,9 +322,9 @@ def _drive(experiment: "Experiment", folder: Path, room: Room) -> None:
 
 def where_it_stopped(folder: Path, command: Sequence[str]) -> str:
     """Return the place where a run stopped, and the command to go on."""
-    from fedsuite.callbacks.checkpoint_writer import CHECKPOINTS
     from fedsuite.results.layout import MANIFEST
     from fedsuite.results.reader import load_run
+    from fedsuite.results.writer import CHECKPOINTS
     from fedsuite.rounds.checkpoint import checkpoint_round, list_checkpoints
 
     if not (folder / MANIFEST).exists():

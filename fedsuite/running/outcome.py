@@ -20,7 +20,7 @@ def untrained(path: Path) -> str:
     reasons = [
         str(event["reason"])
         for event in run.events()
-        if event["kind"] == "rejected-reply" and event["phase"] == TRAIN
+        if event["kind"] == "rejected-reply" and event.get("phase") == TRAIN
     ]
     last = reasons[-1] if reasons else "no reply came"
     return (

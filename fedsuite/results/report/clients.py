@@ -147,10 +147,8 @@ def client_rows(run: Run, score: str = "accuracy") -> ClientRows:
 
 
 def _rows(run: Run) -> Iterator[tuple[int, str, Client, dict[str, Any]]]:
-    for row in layout.read_rows(layout.lines_path(run.path, layout.CLIENTS)):
-        client, server_round = row.get("client"), row.get("round")
-        if isinstance(client, int | str) and isinstance(server_round, int):
-            yield server_round, str(row.get("phase")), client, _counting(row)
+    for row in layout.read_table(run.path, layout.CLIENTS):
+        yield row["round"], row["phase"], row["client"], _counting(row)
 
 
 def _counting(row: dict[str, Any]) -> dict[str, Any]:
