@@ -140,6 +140,16 @@ def federation_of(folder: Path) -> str:
     return str(read_manifest(folder).get(FEDERATION, ""))
 
 
+def experiment_of(folder: Path) -> "Experiment":
+    """Return the experiment of a run's folder; ConfigError if it cannot be run."""
+    from fedsuite.experiment.experiment import Experiment, naming
+    from fedsuite.results.layout import EXPERIMENT, read_experiment
+
+    values = read_experiment(folder)
+    with naming(folder / EXPERIMENT, ()):
+        return Experiment.from_values(values)
+
+
 def resumable(
     folder: Path,
     changes: Mapping[str, Value],
@@ -162,8 +172,7 @@ def resumable(
     RunError
         If the run is finished, or has no such checkpoint.
     """
-    from fedsuite.experiment.experiment import Experiment, naming
-    from fedsuite.results.layout import EXPERIMENT
+    from fedsuite.experiment.experiment import Experiment
     from fedsuite.results.reader import load_run
 
     run = load_run(folder)
@@ -174,8 +183,7 @@ def resumable(
                 f"run {folder} is finished after round {done}: give more rounds with "
                 "--num-rounds"
             )
-    with naming(folder / EXPERIMENT, ()):
-        experiment = Experiment.from_values(run.experiment)
+    experiment = experiment_of(folder)
     if from_round is not None:
         _pass_over_later(folder, from_round)
     # The folder may have been moved since.
