@@ -63,10 +63,9 @@ def opened(path: Path) -> Iterator[BinaryIO]:
 def read_bytes(path: Path, largest: int = LARGEST) -> bytes:
     """Return what a regular file holds; OSError for another, or a larger one."""
     with opened(path) as file:
-        data = file.read(largest + 1)
-    if len(data) > largest:
-        raise _refused(errno.EFBIG, f"it has more than {largest:,} bytes")
-    return data
+        if os.fstat(file.fileno()).st_size > largest:
+            raise _refused(errno.EFBIG, f"it has more than {largest:,} bytes")
+        return file.read(largest)
 
 
 def read_lines(path: Path) -> Iterator[bytes]:

@@ -80,7 +80,7 @@ def read_runs(folder: Path) -> list[RunStatus]:
                 run.experiment.get("num-rounds", 0),
                 means[-1] if means else None,
                 Counter(str(event.get("cause", "")) for event in rejected),
-                str(rejected[-1]["reason"]) if rejected else "",
+                str(rejected[-1].get("reason")) if rejected else "",
                 str(run.manifest.get("flwr_run_id", "")),
             )
         )

@@ -87,6 +87,11 @@ _LARGEST_ROUND = 2**53
 _LARGEST_TOML = 2**20
 _NONE = type(None)
 _NUMBER = (int, float, bool, _NONE)
+_WORDS: Mapping[type, str] = {
+    **dict.fromkeys((int, float), "a number"),
+    **{bool: "true or false", str: "text", list: "a list", dict: "an object"},
+    _NONE: "no number that counts",
+}
 
 Types = tuple[type, ...]
 
@@ -107,9 +112,8 @@ TABLES: Mapping[str, Fields] = {
     EVENTS: Fields(
         {
             "round": (int,),
-            **dict.fromkeys(("kind", "reason"), (str,)),
-            **dict.fromkeys(("phase", "cause"), (str, _NONE)),
             "client": (int, str, _NONE),
+            **dict.fromkeys(("kind", "phase", "cause", "reason"), (str, _NONE)),
         },
         (*_NUMBER, str),
     ),
@@ -255,7 +259,7 @@ def _check(row: Mapping[str, Any], fields: Fields, path: Path, line: int = 0) ->
 
 
 def _said(row: Mapping[str, Any], name: str) -> str:
-    return f"a {type(row[name]).__name__}" if name in row else "missing"
+    return _WORDS.get(type(row[name]), "of a wrong type") if name in row else "missing"
 
 
 def _damaged(where: Path | str, what: str) -> RunError:
