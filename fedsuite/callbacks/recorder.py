@@ -36,9 +36,10 @@ class Recorder(Callback):
 
     @override
     def on_start(self, state: RunState) -> None:
-        # A run that goes on has the columns that it had.
-        for row in read_table(self._folder.path, CLIENTS) if state.server_round else ():
-            self._columns |= row.keys()
+        if state.server_round:
+            # A run that goes on has the columns that it had.
+            for row in read_table(self._folder.path, CLIENTS):
+                self._columns.update(row)
 
     @override
     def on_round_end(self, state: RunState, report: RoundReport) -> None:

@@ -70,13 +70,12 @@ def read_runs(folder: Path) -> list[RunStatus]:
             rejected = [e for e in run.events() if e.get("kind") == REJECTED]
         except FedsuiteError:
             continue
-        last = run.rounds[-1] if run.rounds else {}
         means = run.column("accuracy_mean")[1].tolist()
         statuses.append(
             RunStatus(
                 path.name,
                 status_of(path),
-                int(last.get("round", 0)),
+                run.last_round,
                 run.experiment.get("num-rounds", 0),
                 means[-1] if means else None,
                 Counter(str(event.get("cause", "")) for event in rejected),

@@ -176,13 +176,12 @@ def resumable(
     from fedsuite.results.reader import load_run
 
     run = load_run(folder)
-    if run.manifest["status"] == "finished" and from_round is None:
-        done = max((row["round"] for row in run.rounds), default=0)
-        if num_rounds is None or num_rounds <= done:
-            raise RunError(
-                f"run {folder} is finished after round {done}: give more rounds with "
-                "--num-rounds"
-            )
+    ends = run.manifest["status"] == "finished" and from_round is None
+    if ends and (num_rounds is None or num_rounds <= run.last_round):
+        raise RunError(
+            f"run {folder} is finished after round {run.last_round}: give more rounds "
+            "with --num-rounds"
+        )
     experiment = experiment_of(folder)
     if from_round is not None:
         _pass_over_later(folder, from_round)
@@ -340,7 +339,6 @@ def where_it_stopped(folder: Path, command: Sequence[str]) -> str:
     run = load_run(folder)
     if run.manifest["status"] == "finished":
         return f"stopped after the rounds: {folder} is finished, but for its report"
-    done = run.rounds[-1]["round"] if run.rounds else 0
     checkpoints = list_checkpoints(folder / CHECKPOINTS)
     goes_on = (
         f"goes on after round {checkpoint_round(checkpoints[-1])}"
@@ -348,7 +346,7 @@ def where_it_stopped(folder: Path, command: Sequence[str]) -> str:
         else "starts it again, for there is no checkpoint yet"
     )
     return (
-        f"stopped after round {done} of {run.experiment['num-rounds']}: "
+        f"stopped after round {run.last_round} of {run.experiment['num-rounds']}: "
         f"`{shlex.join(command)}` {goes_on}"
     )
 

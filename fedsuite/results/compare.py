@@ -259,7 +259,7 @@ def write_comparison(comparison: Comparison, folder: Path) -> None:
 
 
 def _row(group: Group, evaluations: int, score: str) -> Row:
-    rounds = [_last_round(run) for run in group.runs]
+    rounds = [run.last_round for run in group.runs]
     scores = {
         run.experiment.get(SEED): run.scores(score, max(evaluations, LAST))
         for run in group.runs
@@ -318,10 +318,6 @@ def spread(values: Sequence[float]) -> Spread | None:
     return Spread(fmean(values), stdev(values) if len(values) > 1 else None)
 
 
-def _last_round(run: Run) -> int:
-    return max((row["round"] for row in run.rounds), default=0)
-
-
 def _one_per_seed(group: Group, warnings: list[str]) -> Group:
     """Keep the first run of each seed, and note the others in ``warnings``."""
     by_seed: dict[object, Run] = {}
@@ -344,7 +340,7 @@ def _unfinished(groups: Sequence[Group]) -> list[str]:
 
 
 def _different_rounds(runs: Sequence[Run]) -> list[str]:
-    counts = {_last_round(run) for run in runs}
+    counts = {run.last_round for run in runs}
     if len(counts) == 1:
         return []
     return [f"runs end at different rounds, {min(counts)} to {max(counts)}"]

@@ -83,13 +83,18 @@ UNCOUNTED = "uncounted-accuracy"
 _PARSED_TOGETHER = 1000
 """Lines of a JSON-lines file that are parsed at once."""
 
-_LARGEST_ROUND = 2**53
+_LARGEST_ROUND = _LARGEST_ATTEMPT = 2**53
+_LARGEST_KEY = 2**64
 _LARGEST_TOML = 2**20
 _NONE = type(None)
 _NUMBER = (int, float, bool, _NONE)
 _WORDS: Mapping[type, str] = {
-    **dict.fromkeys((int, float), "a number"),
-    **{bool: "true or false", str: "text", list: "a list", dict: "an object"},
+    int: "a number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    list: "a list",
+    dict: "an object",
     _NONE: "no number that counts",
 }
 
@@ -205,6 +210,9 @@ def read_experiment(folder: Path) -> dict[str, Value]:
     except ValueError as error:
         raise RunError(f"{path}: not valid TOML: {error}") from error
     _check(values, _EXPERIMENT, path)
+    for name, value in values.items():
+        if isinstance(value, int) and abs(value) >= _LARGEST_KEY:
+            raise _damaged(path, f"{name!a:.60} is no number that a key has")
     return values
 
 
@@ -224,6 +232,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     _check(manifest, _MANIFEST, path)
     if manifest["status"] not in STATUSES:
         raise _damaged(path, f"status is none of {', '.join(STATUSES)}")
+    if not 0 <= (manifest.get(ATTEMPT) or 0) < _LARGEST_ATTEMPT:
+        raise _damaged(path, f"{ATTEMPT} is no number of an attempt")
     _check_networks(manifest, path)
     return manifest
 

@@ -79,6 +79,11 @@ class Run:
     rounds: tuple[dict[str, Any], ...]
     summary: dict[str, Any] | None
 
+    @property
+    def last_round(self) -> int:
+        """The last recorded round, 0 for none."""
+        return max((int(row["round"]) for row in self.rounds), default=0)
+
     def column(self, key: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return the rounds with a number under ``key``, and the numbers."""
         pairs = [
@@ -90,7 +95,7 @@ class Run:
     def number_of_data(self, name: str) -> float:
         """Return a number that the manifest says of the data, 0 where it says none."""
         value = (self.manifest.get("data") or {}).get(name)
-        return value if is_number(value) else 0.0
+        return float(value) if is_number(value) else 0.0
 
     def clients(self) -> list[dict[str, Any]]:
         """Return all rows of ``clients.jsonl``: one per client, phase and round."""

@@ -138,11 +138,6 @@ def chosen(timings: Sequence[Timing], label: str | None, usual: str) -> Timing:
     return by_label[label]
 
 
-def last_round(run: Run) -> int:
-    """Return a run's last round."""
-    return int(run.rounds[-1]["round"])
-
-
 def write_round_time(
     runs: Sequence[Path],
     output: Path,
@@ -171,7 +166,7 @@ def write_round_time(
     """
     timings = [timing(group) for group in group_runs([load_run(path) for path in runs])]
     base, payer = chosen(timings, baseline, "fedavg"), chosen(timings, budget, "fedakd")
-    rounds = rounds or max(map(last_round, payer.runs))
+    rounds = rounds or max(run.last_round for run in payer.runs)
     equal = [equal_rounds(rounds, payer.median(clock), t.median(clock)) for t in timings]
     ratios = [t.median(clock) / base.median(clock) for t in timings]
     files = Output.claim(output, "round_time", overwrite=overwrite)
@@ -202,7 +197,7 @@ def instructions(timings: Sequence[Timing], equal: Sequence[int]) -> list[str]:
         f"fedsuite resume {shlex.quote(str(run.path))} --num-rounds {number}"
         for t, number in pairs
         for run in t.runs
-        if last_round(run) < number
+        if run.last_round < number
     ]
     paths = [str(run.path) for t in timings for run in t.runs]
     cuts = [f"--at-round={t.label}={number}" for t, number in pairs]

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from fedsuite.core.errors import RunError
 from fedsuite.results.analysis_files import Output, Table, panels
-from fedsuite.results.plots import dress
+from fedsuite.results.plots import dress, escape_dollars
 from fedsuite.results.reader import Client, Run, load_run
 from fedsuite.rounds.kinds import ABSENT
 
@@ -127,7 +127,8 @@ def suspects_figure(clients: Sequence[Suspect]) -> Figure:
     figure, (axes,) = panels(1, 1, 5.0, 3.8)
     for place, suspect in enumerate(clients):
         axes.plot([place] * len(suspect.lengths), suspect.lengths, "k.", markersize=4)
-    axes.set_xticks(range(len(clients)), [str(suspect.client) for suspect in clients])
+    names = [escape_dollars(str(suspect.client)) for suspect in clients]
+    axes.set_xticks(range(len(clients)), names)
     axes.axhline(1, color="0.4", linewidth=0.8)
     dress(axes, "Clients' updates", "client", "length, medians of the round")
     return figure

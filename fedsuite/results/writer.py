@@ -178,7 +178,7 @@ class RunFolder:
     def last_round(self) -> int:
         """The last recorded round, 0 for none."""
         rows = layout.read_table(self.path, layout.ROUNDS)
-        return max((row["round"] for row in rows), default=0)
+        return max((int(row["round"]) for row in rows), default=0)
 
     @classmethod
     def stop(cls, path: Path) -> None:

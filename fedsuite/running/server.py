@@ -1,7 +1,8 @@
 """The ServerApp of fedsuite, and every engine's work around the rounds."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,13 @@ from fedsuite.callbacks.early_stop import EarlyStop
 from fedsuite.callbacks.progress import Progress
 from fedsuite.callbacks.recorder import Recorder
 from fedsuite.callbacks.tracking import tracking
-from fedsuite.core.errors import ConfigError, FedsuiteError, RunError, one_line
+from fedsuite.core.errors import (
+    ConfigError,
+    FedsuiteError,
+    RunError,
+    described,
+    one_line,
+)
 from fedsuite.core.extras import naming_extras
 from fedsuite.core.files import safetensors_bytes
 from fedsuite.core.keys import AUTO
@@ -181,14 +188,15 @@ def _run_experiment(
             strategy.privacy.ledger = ReleaseLedger(folder / LEDGER)
         with tracking(run.tracker_names, run_folder, experiment.values) as trackers:
             callbacks = build_callbacks(experiment, run_folder, checkpoint, write, trackers)
-            result = strategy.start(
-                with_liars(experiment, grid),
-                to_record(initial),
-                num_rounds=run.num_rounds,
-                timeout=run.round_timeout,
-                callbacks=callbacks,
-                resume=checkpoint,
-            )
+            with _naming_checkpoint(checkpoint, strategy):
+                result = strategy.start(
+                    with_liars(experiment, grid),
+                    to_record(initial),
+                    num_rounds=run.num_rounds,
+                    timeout=run.round_timeout,
+                    callbacks=callbacks,
+                    resume=checkpoint,
+                )
             # Before anything that may fail, for it is what the run was for.
             if len(result.arrays):
                 run_folder.write_bytes(MODEL, safetensors_bytes(to_arrays(result.arrays)))
@@ -333,6 +341,28 @@ def _reopened(
         return last
 
     return RunFolder.resume(folder, last_round), checkpoints[0]
+
+
+@contextmanager
+def _naming_checkpoint(
+    checkpoint: Checkpoint | None, strategy: FederatedStrategy
+) -> Iterator[None]:
+    """Name the checkpoint if the first round after it fails by an error of Python's.
+
+    Only a method knows the shapes of what it remembers, and it may find out there.
+    """
+    try:
+        yield
+    except (FedsuiteError, OSError):
+        raise
+    except Exception as error:
+        if checkpoint is None or strategy.server_round > checkpoint.server_round + 1:
+            raise
+        raise RunError(
+            f"the first round after the checkpoint of round {checkpoint.server_round} "
+            f"failed: {described(error)}: if the file did not come from this run, start a "
+            "new one"
+        ) from error
 
 
 def _is_retry(folder: Path, flwr_run_id: int | None) -> bool:

@@ -118,8 +118,8 @@ def _accuracy(row: dict[str, Any], score: str) -> float | None:
 def client_rows(run: Run, score: str = "accuracy") -> ClientRows:
     """Return the numbers of the clients' rows, read once; ``score`` names the accuracy."""
     rows = ClientRows(score=score)
-    rounds = max((int(number(row.get("round")) or 0) for row in run.rounds), default=0)
-    clients = int(number(run.experiment.get("num-clients")) or 1)
+    rounds, clients = run.last_round, run.experiment.get("num-clients", 1)
+    assert isinstance(clients, int)
     rows.clients_each = -(-max(clients, 1) // MOST_ROWS)
     rows.rounds_each = -(-max(rounds, 1) // MOST_ROUNDS)
     shape = (
