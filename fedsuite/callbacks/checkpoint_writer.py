@@ -93,7 +93,7 @@ class CheckpointWriter(Callback):
                     other.recall(checkpoint.callbacks[other.name])
                 if isinstance(other, RemembersArrays):
                     other.recall_arrays(checkpoint.callback_arrays.get(other.name, {}))
-            except (TypeError, ValueError) as error:
+            except (TypeError, ValueError, OverflowError) as error:
                 raise RunError(
                     f"the checkpoint of round {checkpoint.server_round} does not hold what "
                     f"{other.name} remembers: {described(error)}: start a new run"

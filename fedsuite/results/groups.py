@@ -12,7 +12,7 @@ SEED = "seed"
 METHOD = "method"
 PUBLIC = "public-dir"
 
-LONGEST = 4_000
+LONGEST = 1_000
 """Letters of a label."""
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Lines = Sequence[Sequence[str]]
 
-LONGEST = 4_000
+LONGEST = 1_000
 """Letters of a cell or a note."""
 
 _FORMULA = ("=", "+", "-", "@")
