@@ -127,8 +127,8 @@ class DataSettings(Settings):
                 raise Refused(
                     {"sites": self.sites},
                     f"name {name!r}: expected letters, digits, dots, dashes and "
-                    "underscores, 63 at most, as the SuperNode was registered, and no name of "
-                    "a device on Windows, such as nul",
+                    "underscores, 63 at most, as the SuperNode was registered, and no name "
+                    "of a device on Windows, such as nul",
                 )
             if names.count(name) > 1:
                 raise Refused({"sites": self.sites}, f"it names {name!r} twice")
