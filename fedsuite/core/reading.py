@@ -12,7 +12,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeGuard
 
 from fedsuite.core.files import safetensors_arrays
 
@@ -103,7 +103,7 @@ def bounded(text: bytes | str) -> Any:
     return _within(parsed(text), DEEPEST)
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[int | float]:
     """Return whether a value is a number that counts."""
     return isinstance(value, int | float) and -LARGEST_NUMBER < value < LARGEST_NUMBER
 

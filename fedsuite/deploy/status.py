@@ -76,7 +76,7 @@ def read_runs(folder: Path) -> list[RunStatus]:
                 path.name,
                 status_of(path),
                 run.last_round,
-                run.experiment.get("num-rounds", 0),
+                int(run.experiment.get("num-rounds", 0)),
                 means[-1] if means else None,
                 Counter(str(event.get("cause", "")) for event in rejected),
                 str(rejected[-1].get("reason")) if rejected else "",

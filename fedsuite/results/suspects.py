@@ -150,8 +150,10 @@ def _rounds_of(run: Run, kind: str) -> dict[Any, set[int]]:
 
 def _named(client: Any, sites: Sequence[str]) -> Client:
     """Return a client as its rows call it: by its site's name, if it has one."""
-    known = isinstance(client, int) and 0 <= client < len(sites)
-    return sites[client] if known else client
+    if isinstance(client, int) and 0 <= client < len(sites):
+        return sites[client]
+    name: Client = client
+    return name
 
 
 def _numbers(rows: Sequence[Mapping[str, Any]], name: str) -> tuple[float, ...]:
