@@ -9,6 +9,7 @@ import os
 import random
 import shutil
 import socket
+import stat
 import tomllib
 from collections.abc import Callable
 from contextlib import suppress
@@ -68,9 +69,13 @@ def wounded(whole: Path, folder: Path, outside: Path, number: int) -> list[str]:
     chance = random.Random(f"hostile folder {number}")
     shutil.copytree(whole, folder, symlinks=True)
     done = []
-    for _ in range(chance.choice((1, 1, 1, 2, 3))):
+    wanted = chance.choice((1, 1, 1, 2, 3))
+    while len(done) < wanted:
         wound = chance.choice(_WOUNDS)
         path = chance.choice(_paths(folder))
+        if not _is_small(path):
+            # What an earlier wound made is neither read nor written through here.
+            wound = chance.choice((missing, beside))
         with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
             wound(path, chance, outside)
             done.append(f"{wound.__name__} {path.relative_to(folder)}")
@@ -82,6 +87,14 @@ def _paths(folder: Path) -> list[Path]:
     found = sorted(folder.rglob("*"))
     read = [path for path in found if path.suffix in (".json", ".jsonl", ".toml")]
     return found + read * 2
+
+
+def _is_small(path: Path) -> bool:
+    """Return whether a path is a folder, or a file that can be read whole."""
+    found = path.lstat()
+    return stat.S_ISDIR(found.st_mode) or (
+        stat.S_ISREG(found.st_mode) and found.st_size < 10**7
+    )
 
 
 def _gone(path: Path) -> None:
@@ -273,7 +286,7 @@ def resealed(path: Path, chance: random.Random, outside: Path) -> None:
 
 
 def _models(folder: Path) -> list[Path]:
-    return sorted(folder.rglob("*.safetensors"))
+    return [path for path in sorted(folder.rglob("*.safetensors")) if _is_small(path)]
 
 
 _WOUNDS = (
