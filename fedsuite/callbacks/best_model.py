@@ -57,7 +57,7 @@ class BestModel(Callback):
 
     def recall(self, value: Any) -> None:
         """Restore the state that :meth:`remember` returned."""
-        self.best.recall(value)
+        self.best.recall(*value)
 
     def remember_arrays(self) -> Arrays:
         """Return the best model; empty before there is one."""

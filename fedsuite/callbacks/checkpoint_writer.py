@@ -5,13 +5,12 @@ from typing import Any, Protocol, runtime_checkable
 
 from typing_extensions import override
 
+from fedsuite.core.errors import RunError, described
 from fedsuite.core.files import make_folder
 from fedsuite.messages.records import Arrays
-from fedsuite.results.writer import RunFolder
+from fedsuite.results.writer import CHECKPOINTS, RunFolder
 from fedsuite.rounds.checkpoint import Checkpoint, list_checkpoints
 from fedsuite.rounds.events import Callback, RoundReport, RunState
-
-CHECKPOINTS = "checkpoints"
 
 
 @runtime_checkable
@@ -87,12 +86,18 @@ class CheckpointWriter(Callback):
         self._remembering = [other for other in others if isinstance(other, Remembers)]
 
     def recall(self, checkpoint: Checkpoint) -> None:
-        """Restore the other callbacks' states."""
+        """Restore the other callbacks' states; RunError of what is not theirs."""
         for other in self._remembering:
-            if other.name in checkpoint.callbacks:
-                other.recall(checkpoint.callbacks[other.name])
-            if isinstance(other, RemembersArrays):
-                other.recall_arrays(checkpoint.callback_arrays.get(other.name, {}))
+            try:
+                if other.name in checkpoint.callbacks:
+                    other.recall(checkpoint.callbacks[other.name])
+                if isinstance(other, RemembersArrays):
+                    other.recall_arrays(checkpoint.callback_arrays.get(other.name, {}))
+            except (TypeError, ValueError, OverflowError) as error:
+                raise RunError(
+                    f"the checkpoint of round {checkpoint.server_round} does not hold what "
+                    f"{other.name} remembers: {described(error)}: start a new run"
+                ) from error
 
     @override
     def on_start(self, state: RunState) -> None:

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from typing_extensions import override
@@ -85,9 +85,19 @@ class Best:
         """Return the best value, its round, and the clients' numbers then."""
         return [self.value, self.server_round, self._clients]
 
-    def recall(self, value: Sequence[Any]) -> None:
-        """Restore the state that :meth:`remember` returned."""
-        self.value, self.server_round, self._clients = value
+    def recall(
+        self, value: float | None, server_round: int, clients: Mapping[str, float]
+    ) -> None:
+        """Restore the state that :meth:`remember` returned.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If they are no numbers.
+        """
+        self.value = None if value is None else float(value)
+        self.server_round = int(server_round)
+        self._clients = {str(k): float(number) for k, number in dict(clients).items()}
 
     def _look_for_it(self, report: RoundReport) -> None:
         """Judge, once, whether a metric that a round lacks is misspelt."""
@@ -166,5 +176,6 @@ class EarlyStop(Callback):
 
     def recall(self, value: Any) -> None:
         """Restore the state that :meth:`remember` returned."""
-        *best, self._without = value
-        self._best.recall(best)
+        *best, without = value
+        self._best.recall(*best)
+        self._without = int(without)

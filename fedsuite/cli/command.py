@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 from fedsuite import __version__
 from fedsuite.cli.analyse import app as analyse_app
 from fedsuite.cli.many_runs import sweep, tune
-from fedsuite.core.errors import ConfigError, FedsuiteError, Stopped
+from fedsuite.core.errors import ConfigError, FedsuiteError, Stopped, printable
 from fedsuite.core.extras import naming_extras
 from fedsuite.core.output import outliving_readers
 from fedsuite.core.progress import shown
@@ -39,7 +39,7 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(context)
         except Stopped as stopped:
-            print(f"fedsuite: {stopped}", file=sys.stderr)
+            print(f"fedsuite: {printable(str(stopped))}", file=sys.stderr)
             raise typer.Exit(stopped.code) from None
 
 
@@ -80,7 +80,8 @@ def _run(program: Callable[[], object]) -> None:
         with shown(), naming_extras("this command"):
             program()
     except FedsuiteError as error:
-        print(f"fedsuite: error: {error}", file=sys.stderr)
+        # It may name what a folder of others holds.
+        print(f"fedsuite: error: {printable(str(error))}", file=sys.stderr)
         raise SystemExit(1) from None
 
 

@@ -19,10 +19,18 @@ def one_line(text: object, limit: int = 300) -> str:
 
     ``text`` may come from a client, and may be an error.
     """
-    words = " ".join(str(text)[: 4 * limit].split())[:limit]
-    if words.isprintable():
-        return words
-    return "".join(c if c.isprintable() else "?" for c in words)
+    return printable(" ".join(str(text)[: 4 * limit].split())[:limit])
+
+
+def printable(text: str) -> str:
+    """Return foreign text without what a terminal or a file's encoding would act on.
+
+    Control characters, escapes, letters that turn the direction of writing, and halves of
+    a letter become question marks; line ends too.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def described(error: BaseException) -> str:

@@ -13,14 +13,21 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+from fedsuite.core.errors import printable
+
 
 def print_line(line: str) -> None:
-    """Print and flush one line, if it can be written."""
+    """Print and flush one line, if it can be written, without control characters."""
+    print_text(printable(line))
+
+
+def print_text(text: str) -> None:
+    """Print and flush lines that hold what a terminal acts on, such as colours."""
     try:
         try:
-            print(line, flush=True)
+            print(text, flush=True)
         except UnicodeEncodeError as error:
-            plain = line.encode(error.encoding, "replace").decode(error.encoding)
+            plain = text.encode(error.encoding, "replace").decode(error.encoding)
             print(plain, flush=True)
     except (OSError, ValueError):
         _discard(sys.stdout)

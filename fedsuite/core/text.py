@@ -1,10 +1,13 @@
 """Text files that people write, as the editors and shells of all systems save them."""
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
 
 _BYTE_ORDER_MARK = "\ufeff"
+_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_DEVICE = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)
 _ESCAPES = "in double quotes a backslash begins an escape; write a path in '...', or with /"
 
 
@@ -20,7 +23,11 @@ def read_text(path: Path) -> str:
     ValueError
         If it has another encoding; the message is a part of a line.
     """
-    data = path.read_bytes()
+    return decoded(path.read_bytes())
+
+
+def decoded(data: bytes) -> str:
+    """Return the text of :func:`read_text` of bytes; ValueError of another encoding."""
     if data[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in data[:4]:
         raise ValueError("it is UTF-16: save it as UTF-8")
     try:
@@ -41,14 +48,21 @@ def read_toml(path: Path) -> dict[str, Any]:
     ValueError
         If it is no TOML in UTF-8; the message is a part of a line.
     """
+    return toml(path.read_bytes())
+
+
+def toml(data: bytes) -> dict[str, Any]:
+    """Return the content of :func:`read_toml` of bytes; ValueError if it is none."""
     # TOML's lines may end as they do on Windows.
-    text = read_text(path).replace("\r\n", "\n")
+    text = decoded(data).replace("\r\n", "\n")
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         if _is_valid(text.replace("\\", "/")):
             raise ValueError(f"{error}: {_ESCAPES}") from None
         raise ValueError(str(error)) from None
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def escape_taken(value: str) -> str:
@@ -61,9 +75,19 @@ def escape_taken(value: str) -> str:
     return f"it has a control character: {_ESCAPES}"
 
 
+def is_file_name(name: str, longest: int) -> bool:
+    """Return whether a name may be a file's on every system.
+
+    Letters, digits, dots, dashes and underscores, a letter or digit first and no dot last.
+    Windows takes ``nul.txt`` for a device, and ``a.`` for ``a``.
+    """
+    plain = _FILE_NAME.fullmatch(name) is not None and not name.endswith(".")
+    return plain and len(name) <= longest and not _DEVICE.match(name)
+
+
 def _is_valid(text: str) -> bool:
     try:
         tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return False
     return True

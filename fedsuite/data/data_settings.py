@@ -1,14 +1,12 @@
 """Keys of an experiment's data, whatever the partitioner."""
 
-import re
 from typing import Literal
 
 from fedsuite.core.errors import Refused
 from fedsuite.core.keys import AUTO, Unless
 from fedsuite.core.settings import Settings, key
+from fedsuite.core.text import is_file_name
 from fedsuite.data.catalog import DATASETS, PARTITIONERS
-
-_SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 class DataSettings(Settings):
@@ -132,11 +130,12 @@ class DataSettings(Settings):
             return ()
         names = tuple(name.strip() for name in self.sites.split(","))
         for name in names:
-            if not _SITE_NAME.fullmatch(name):
+            if not is_file_name(name, 63):
                 raise Refused(
                     {"sites": self.sites},
                     f"name {name!r}: expected letters, digits, dots, dashes and "
-                    "underscores, 63 at most, as the SuperNode was registered",
+                    "underscores, 63 at most, as the SuperNode was registered, and no name "
+                    "of a device on Windows, such as nul",
                 )
             if names.count(name) > 1:
                 raise Refused({"sites": self.sites}, f"it names {name!r} twice")

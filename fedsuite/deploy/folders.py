@@ -26,7 +26,7 @@ import tomli_w
 
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import Value
-from fedsuite.core.text import escape_taken, read_toml
+from fedsuite.core.text import escape_taken, is_file_name, read_toml
 from fedsuite.deploy.certificates import (
     make_authority,
     make_node_key,
@@ -46,7 +46,6 @@ RUNS = "runs"
 AUTHORITY_DAYS = 3650
 PORT, FLEET_PORT = 8000, 8443
 
-_NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9-]{1,63}(?<!-))*")
 _NODE_TABLE = "node-config"
 
@@ -208,10 +207,11 @@ def _check(folder: Path, hosts: Sequence[str], nodes: Sequence[str], days: int) 
                 "without scheme and port"
             )
     for name in nodes:
-        if not _NODE_NAME.fullmatch(name):
+        if not is_file_name(name, 63):
             raise ConfigError(
                 f"node {name!r}: expected letters, digits, dots, dashes and underscores, "
-                "63 at most, starting with a letter or digit"
+                "63 at most, starting with a letter or digit, and no name of a device on "
+                "Windows, such as nul"
             )
     if len({name.lower() for name in nodes}) < len(nodes):
         raise ConfigError(f"nodes {', '.join(nodes)}: each name must be there once")

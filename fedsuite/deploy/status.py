@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedsuite.core.errors import FedsuiteError, RunError
+from fedsuite.core.errors import FedsuiteError, RunError, one_line
 from fedsuite.deploy.folders import SuperLinkFolder
 from fedsuite.deploy.programs import ask, node_numbers
 from fedsuite.engines.flower import CONNECTION
@@ -67,20 +67,19 @@ def read_runs(folder: Path) -> list[RunStatus]:
     for path in sorted(folder.glob("*")):
         try:
             run = load_run(path)
+            rejected = [e for e in run.events() if e.get("kind") == REJECTED]
         except FedsuiteError:
             continue
-        last = run.rounds[-1] if run.rounds else {}
-        means = [r["accuracy_mean"] for r in run.rounds if "accuracy_mean" in r]
-        rejected = [e for e in run.events() if e.get("kind") == REJECTED]
+        means = run.column("accuracy_mean")[1].tolist()
         statuses.append(
             RunStatus(
                 path.name,
                 status_of(path),
-                int(last.get("round", 0)),
+                run.last_round,
                 int(run.experiment.get("num-rounds", 0)),
                 means[-1] if means else None,
                 Counter(str(event.get("cause", "")) for event in rejected),
-                str(rejected[-1]["reason"]) if rejected else "",
+                str(rejected[-1].get("reason")) if rejected else "",
                 str(run.manifest.get("flwr_run_id", "")),
             )
         )
@@ -125,7 +124,7 @@ def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -
         table.add_column(heading, overflow="fold")
     for row in rows:
         # Text, because names and reasons may hold a console's markup.
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(one_line(cell)) for cell in row))
     return table
 
 

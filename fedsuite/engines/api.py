@@ -140,6 +140,16 @@ def federation_of(folder: Path) -> str:
     return str(read_manifest(folder).get(FEDERATION, ""))
 
 
+def experiment_of(folder: Path) -> "Experiment":
+    """Return the experiment of a run's folder; ConfigError if it cannot be run."""
+    from fedsuite.experiment.experiment import Experiment, naming
+    from fedsuite.results.layout import EXPERIMENT, read_experiment
+
+    values = read_experiment(folder)
+    with naming(folder / EXPERIMENT, ()):
+        return Experiment.from_values(values)
+
+
 def resumable(
     folder: Path,
     changes: Mapping[str, Value],
@@ -163,18 +173,16 @@ def resumable(
         If the run is finished, or has no such checkpoint.
     """
     from fedsuite.experiment.experiment import Experiment
-    from fedsuite.results.layout import EXPERIMENT, read_manifest
     from fedsuite.results.reader import load_run
 
-    manifest = read_manifest(folder)
-    if manifest["status"] == "finished" and from_round is None:
-        done = load_run(folder).rounds[-1]["round"]
-        if num_rounds is None or num_rounds <= done:
-            raise RunError(
-                f"run {folder} is finished after round {done}: give more rounds with "
-                "--num-rounds"
-            )
-    experiment = Experiment.load(folder / EXPERIMENT)
+    run = load_run(folder)
+    ends = run.manifest["status"] == "finished" and from_round is None
+    if ends and (num_rounds is None or num_rounds <= run.last_round):
+        raise RunError(
+            f"run {folder} is finished after round {run.last_round}: give more rounds "
+            "with --num-rounds"
+        )
+    experiment = experiment_of(folder)
     if from_round is not None:
         _pass_over_later(folder, from_round)
     # The folder may have been moved since.
@@ -187,8 +195,7 @@ def resumable(
 
 def _pass_over_later(folder: Path, server_round: int) -> None:
     """Make a round's checkpoint the newest, unless a process writes this run."""
-    from fedsuite.callbacks.checkpoint_writer import CHECKPOINTS
-    from fedsuite.results.writer import RunFolder
+    from fedsuite.results.writer import CHECKPOINTS, RunFolder
     from fedsuite.rounds.checkpoint import go_back_to
 
     with RunFolder.unused(folder):
@@ -322,9 +329,9 @@ def _drive(experiment: "Experiment", folder: Path, room: Room) -> None:
 
 def where_it_stopped(folder: Path, command: Sequence[str]) -> str:
     """Return the place where a run stopped, and the command to go on."""
-    from fedsuite.callbacks.checkpoint_writer import CHECKPOINTS
     from fedsuite.results.layout import MANIFEST
     from fedsuite.results.reader import load_run
+    from fedsuite.results.writer import CHECKPOINTS
     from fedsuite.rounds.checkpoint import checkpoint_round, list_checkpoints
 
     if not (folder / MANIFEST).exists():
@@ -332,7 +339,6 @@ def where_it_stopped(folder: Path, command: Sequence[str]) -> str:
     run = load_run(folder)
     if run.manifest["status"] == "finished":
         return f"stopped after the rounds: {folder} is finished, but for its report"
-    done = run.rounds[-1]["round"] if run.rounds else 0
     checkpoints = list_checkpoints(folder / CHECKPOINTS)
     goes_on = (
         f"goes on after round {checkpoint_round(checkpoints[-1])}"
@@ -340,7 +346,7 @@ def where_it_stopped(folder: Path, command: Sequence[str]) -> str:
         else "starts it again, for there is no checkpoint yet"
     )
     return (
-        f"stopped after round {done} of {run.experiment['num-rounds']}: "
+        f"stopped after round {run.last_round} of {run.experiment['num-rounds']}: "
         f"`{shlex.join(command)}` {goes_on}"
     )
 

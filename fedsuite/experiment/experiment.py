@@ -7,7 +7,6 @@ module checks values against the declarations and fills in defaults.
 
 import hashlib
 import json
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from fedsuite.core.keys import AUTO, Key, Value
 from fedsuite.core.registry import METHODS
 from fedsuite.core.rules import Rule, check_rules, rule_of_needs
 from fedsuite.core.settings import Declaring
-from fedsuite.core.text import read_toml
+from fedsuite.core.text import is_file_name, read_toml
 from fedsuite.data.data_settings import DataSettings
 from fedsuite.experiment.key_catalog import (
     SELECTORS,
@@ -45,8 +44,6 @@ if TYPE_CHECKING:
     from fedsuite.rounds.strategy import FederatedStrategy
 
 Group = TypeVar("Group", bound=Declaring)
-
-_RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
 
 
 @dataclass(frozen=True)
@@ -146,11 +143,12 @@ class Experiment:
         experiment_networks(self.values)
         run = self.group(RunSettings)
         _ = run.tracker_names
-        if not _RUN_NAME.fullmatch(run.run_name):
+        if not is_file_name(run.run_name, 121):
             raise Refused(
                 {"run-name": run.run_name},
                 "expected letters, digits, dots, dashes and underscores, 121 at most, "
-                "starting with a letter or digit",
+                "starting with a letter or digit, and no name of a device on Windows, such "
+                "as nul",
             )
 
     def __getitem__(self, name: str) -> Value:

@@ -11,7 +11,13 @@ from fedsuite.core.errors import RunError
 from fedsuite.core.files import atomic_write, write_error
 from fedsuite.core.output import print_line
 from fedsuite.results.plots import save_figure
-from fedsuite.results.tables import console_table, csv_table, markdown_table, print_table
+from fedsuite.results.tables import (
+    console_table,
+    csv_table,
+    markdown_table,
+    markdown_text,
+    print_table,
+)
 
 Cell = str | int | float | None
 
@@ -41,7 +47,7 @@ class Table:
     def to_markdown(self) -> str:
         """Return the table as Markdown, numbers rounded, the note below."""
         text = markdown_table([self.columns, *map(_cells, self.rows)], self._texts())
-        return f"{text}\n{self.note}\n" if self.note else text
+        return f"{text}\n{markdown_text(self.note)}\n" if self.note else text
 
     def show(self) -> None:
         """Print the table."""

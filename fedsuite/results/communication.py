@@ -104,7 +104,9 @@ def costs(run: Run, direction: Direction) -> dict[str, dict[int, float]]:
             )
         total, sums = 0.0, {}
         for row in run.rounds:
-            total += sum((row[name] or 0) * _PARAMETERS.get(name, 1) for name in columns)
+            total += sum(
+                (row.get(name) or 0) * _PARAMETERS.get(name, 1) for name in columns
+            )
             sums[row["round"]] = total
         by_ledger[ledger] = sums
     return by_ledger

@@ -18,7 +18,7 @@ from fedsuite.results.likeness import (
     seeds_text,
 )
 from fedsuite.results.reader import Run, Scores, load_run
-from fedsuite.results.tables import console_table, csv_table, markdown_table
+from fedsuite.results.tables import console_table, csv_table, markdown_table, markdown_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -219,7 +219,7 @@ def to_markdown(comparison: Comparison) -> str:
     """Return the comparison as Markdown: rows, warnings, keys that differ."""
     notes = [comparison.legend, *(f"- warning: {line}" for line in comparison.warnings)]
     text = markdown_table(table_lines(comparison)) + "".join(
-        f"\n{note}\n" for note in notes
+        f"\n{markdown_text(note)}\n" for note in notes
     )
     if not comparison.keys:
         return text
@@ -259,7 +259,7 @@ def write_comparison(comparison: Comparison, folder: Path) -> None:
 
 
 def _row(group: Group, evaluations: int, score: str) -> Row:
-    rounds = [_last_round(run) for run in group.runs]
+    rounds = [run.last_round for run in group.runs]
     scores = {
         run.experiment.get(SEED): run.scores(score, max(evaluations, LAST))
         for run in group.runs
@@ -271,16 +271,15 @@ def _row(group: Group, evaluations: int, score: str) -> Row:
         by_seed={seed: _final_metrics(s, evaluations) for seed, s in scores.items()},
         partitions={run.experiment.get(SEED): partition_of(run) for run in group.runs},
         scores={seed: tuple(s[-evaluations:]) for seed, s in scores.items()},
-        num_clients=min(int(run.manifest.get("num_clients", 0)) for run in group.runs),
+        num_clients=min(run.manifest.get("num_clients") or 0 for run in group.runs),
         test_share=fmean(_test_share(run) for run in group.runs),
     )
 
 
 def _test_share(run: Run) -> float:
     """Return the test rows per training row of a split that the seed drew, else 0."""
-    data = run.manifest.get("data", {})
-    fresh = run.experiment.get("fresh-test-split", False)
-    return data["test-rows"] / data["train-rows"] if fresh and "train-rows" in data else 0.0
+    test, train = (run.number_of_data(f"{part}-rows") for part in ("test", "train"))
+    return test / train if run.experiment.get("fresh-test-split") and train else 0.0
 
 
 def _final_metrics(scores: Sequence[Scores], evaluations: int) -> dict[str, float]:
@@ -319,10 +318,6 @@ def spread(values: Sequence[float]) -> Spread | None:
     return Spread(fmean(values), stdev(values) if len(values) > 1 else None)
 
 
-def _last_round(run: Run) -> int:
-    return max((int(row["round"]) for row in run.rounds), default=0)
-
-
 def _one_per_seed(group: Group, warnings: list[str]) -> Group:
     """Keep the first run of each seed, and note the others in ``warnings``."""
     by_seed: dict[object, Run] = {}
@@ -345,7 +340,7 @@ def _unfinished(groups: Sequence[Group]) -> list[str]:
 
 
 def _different_rounds(runs: Sequence[Run]) -> list[str]:
-    counts = {_last_round(run) for run in runs}
+    counts = {run.last_round for run in runs}
     if len(counts) == 1:
         return []
     return [f"runs end at different rounds, {min(counts)} to {max(counts)}"]

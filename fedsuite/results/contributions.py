@@ -56,7 +56,10 @@ def contributions(label: str, run: Run, alone: Run) -> Contributions:
     if len(clients) < 2:
         raise RunError(f"{run.path} and {alone.path}: fewer than two clients in common")
     amounts = np.array([values[k] for k in clients])
-    shares = amounts / amounts.sum() if amounts.any() else amounts
+    total = amounts.sum()
+    # Amounts that cancel out have no shares.
+    has_shares = abs(total) > 1e-9 * np.abs(amounts).max()
+    shares = amounts / total if has_shares else amounts
     own = tuple(accuracies[k] for k in clients)
     return Contributions(label, run.experiment.get(SEED), kind, own, tuple(shares.tolist()))
 

@@ -27,6 +27,9 @@ from fedsuite.results.tables import csv_table, markdown_table
 
 UNDEFINED = "undefined"
 
+MOST_SAMPLES = 10**12
+"""No client is taken to have more test samples than this."""
+
 TEXTS = (0, 1)
 """Columns of the tables that hold text."""
 
@@ -200,7 +203,7 @@ def _collaboration(
         return None
     clients = sorted(tested, key=str)
     x, y = ([values[client] for client in clients] for values in (own, theirs))
-    counts = [int(sizes[client]) for client in clients]
+    counts = [int(min(sizes[client], MOST_SAMPLES)) for client in clients]
     return Collaboration(
         run.experiment.get(SEED),
         tuple(clients),

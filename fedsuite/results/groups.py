@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fedsuite.core.errors import one_line
 from fedsuite.core.keys import Value, plain_text
 from fedsuite.experiment.experiment import identifying
 from fedsuite.results.reader import Run
@@ -10,6 +11,9 @@ from fedsuite.results.reader import Run
 SEED = "seed"
 METHOD = "method"
 PUBLIC = "public-dir"
+
+LONGEST = 1_000
+"""Letters of a label."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,7 @@ def identity(run: Run) -> dict[str, Value]:
     settings = identifying(run.experiment)
     settings.pop(SEED, None)
     if run.experiment.get(PUBLIC):
-        data = run.manifest.get("data", {})
+        data = run.manifest.get("data") or {}
         settings[PUBLIC] = str(data.get("public-fingerprint", ""))[:12]
     return settings
 
@@ -77,4 +81,4 @@ def _labels(experiments: Sequence[dict[str, Value]]) -> list[str]:
 def _label(experiment: dict[str, Value], keys: Sequence[str]) -> str:
     method = [str(experiment[METHOD])] if METHOD in experiment else []
     settings = [f"{key}={plain_text(experiment[key])}" for key in keys if key in experiment]
-    return ", ".join(method + settings)
+    return one_line(", ".join(method + settings), LONGEST)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from fedsuite.core.files import atomic_write
 from fedsuite.results import compare
 from fedsuite.results.compare import COLUMNS, Comparison, Row
-from fedsuite.results.tables import console_table, markdown_table
+from fedsuite.results.tables import console_table, markdown_table, markdown_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -112,7 +112,9 @@ def write(comparison: Comparison, folder: Path) -> None:
 
 def to_markdown(differences: tuple[Difference, ...], baseline: str) -> str:
     """Return the differences as a Markdown table."""
-    return f"{markdown_table(table_lines(differences))}\n{legend(baseline)}\n"
+    return (
+        f"{markdown_table(table_lines(differences))}\n{markdown_text(legend(baseline))}\n"
+    )
 
 
 def _difference(row: Row, baseline: Row) -> Difference:

@@ -106,7 +106,7 @@ def left_out_words(runs: Iterable[Run]) -> str:
         (row["accuracy_clients"] / row["accuracy_clients_asked"], row)
         for run in runs
         for row in run.rounds
-        if row.get("accuracy_clients_asked")
+        if row.get("accuracy_clients_asked") and row.get("accuracy_clients") is not None
     ]
     if not short:
         return ""

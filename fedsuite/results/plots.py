@@ -8,6 +8,7 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedsuite.core.errors import one_line
 from fedsuite.core.files import atomic_write
 
 if TYPE_CHECKING:
@@ -38,8 +39,8 @@ def line_style(index: int) -> dict[str, Any]:
 
 
 def escape_dollars(text: str) -> str:
-    """Keep matplotlib from reading dollar signs as mathematics."""
-    return text.replace("$", r"\$")
+    """Return a text for a figure, in which a dollar sign begins no mathematics."""
+    return one_line(text).replace("$", r"\$")
 
 
 def save_figure(figure: "Figure", path: Path) -> None:

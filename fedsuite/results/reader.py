@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsuite.core.errors import RunError
-from fedsuite.core.files import read_error
 from fedsuite.core.keys import Value
 from fedsuite.core.metrics import (
     counted_in,
@@ -21,7 +20,7 @@ from fedsuite.core.metrics import (
     is_fraction,
     of_clients,
 )
-from fedsuite.core.text import read_toml
+from fedsuite.core.reading import is_number
 from fedsuite.data.shift_report import ClientShift
 from fedsuite.results import layout
 
@@ -86,6 +85,11 @@ class Run:
     rounds: tuple[dict[str, Any], ...]
     summary: dict[str, Any] | None
 
+    @property
+    def last_round(self) -> int:
+        """The last recorded round, 0 for none."""
+        return max((int(row["round"]) for row in self.rounds), default=0)
+
     def column(self, key: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return the rounds with a number under ``key``, and the numbers."""
         pairs = [
@@ -93,6 +97,11 @@ class Run:
         ]
         rounds, values = zip(*pairs, strict=True) if pairs else ((), ())
         return np.array(rounds, dtype=np.int64), np.array(values, dtype=np.float64)
+
+    def number_of_data(self, name: str) -> float:
+        """Return a number that the manifest says of the data, 0 where it says none."""
+        value = (self.manifest.get("data") or {}).get(name)
+        return float(value) if is_number(value) else 0.0
 
     def clients(self) -> list[dict[str, Any]]:
         """Return all rows of ``clients.jsonl``: one per client, phase and round."""
@@ -114,7 +123,7 @@ class Run:
         return list(self._rows(layout.EVENTS))
 
     def _rows(self, name: str) -> Iterator[dict[str, Any]]:
-        return layout.read_rows(layout.lines_path(self.path, name))
+        return layout.read_table(self.path, name)
 
     def client_values(
         self, phase: str, key: str, server_round: int | None = None
@@ -219,21 +228,32 @@ class Run:
         Shape (clients, classes); None if the run recorded no partition.
         """
         counts = self._partition.get(part)
-        return None if counts is None else np.array(counts, dtype=np.int64)
+        if counts is None:
+            return None
+        try:
+            table = np.array(counts, dtype=np.int64)
+        except (ValueError, TypeError, OverflowError):
+            table = np.array(0)
+        if table.ndim != 2:
+            path = self.path / layout.PARTITION
+            raise RunError(f"{path}: {part} is no table of counts; the file is damaged")
+        return table
 
     @cached_property
     def _partition(self) -> dict[str, Any]:
-        path = self.path / layout.PARTITION
-        return layout.read_object(path) if path.is_file() else {}
+        return layout.read_optional(self.path / layout.PARTITION) or {}
 
     def shifts(self) -> tuple[ClientShift, ...]:
         """Return each client's measured covariate shift; empty without such a shift."""
         entries = self._partition.get("shift", [])
         try:
-            return tuple(ClientShift(**shift) for shift in entries)
-        except TypeError as error:
+            shifts = tuple(ClientShift(**shift) for shift in entries)
+            # What is no number here raises as well.
+            np.array([list(shift.values()) for shift in entries], dtype=np.float64)
+        except (TypeError, ValueError, AttributeError) as error:
             path = self.path / layout.PARTITION
             raise RunError(f"{path}: its shifts cannot be read: {error}") from error
+        return shifts
 
 
 def _is_fraction(value: object) -> bool:
@@ -251,20 +271,10 @@ def load_run(path: str | Path) -> Run:
     """
     folder = Path(path)
     manifest = layout.read_manifest(folder)
-    summary = folder / layout.SUMMARY
     return Run(
         path=folder,
-        experiment=_read_experiment(folder / layout.EXPERIMENT),
+        experiment=layout.read_experiment(folder),
         manifest=manifest,
-        rounds=tuple(layout.read_rows(layout.lines_path(folder, layout.ROUNDS))),
-        summary=layout.read_object(summary) if summary.is_file() else None,
+        rounds=tuple(layout.read_table(folder, layout.ROUNDS)),
+        summary=layout.read_optional(folder / layout.SUMMARY),
     )
-
-
-def _read_experiment(path: Path) -> dict[str, Value]:
-    try:
-        return read_toml(path)
-    except OSError as error:
-        raise read_error(path, error) from error
-    except ValueError as error:
-        raise RunError(f"{path}: not valid TOML: {error}") from error

@@ -29,6 +29,9 @@ APART = "evaluation taken off"
 UNEVALUATED = "rounds without evaluation"
 SCORED = "scoring of trained models included"
 
+MOST_ROUNDS = 10**9
+"""No method gets more rounds than this, whatever its folder says of its seconds."""
+
 
 class Clock(StrEnum):
     """Kind of time; the value names columns of ``rounds.jsonl``."""
@@ -85,7 +88,9 @@ def timing(group: Group) -> Timing:
     seconds = {}
     for clock in Clock if local else (Clock.WALL,):
         times = np.concatenate([_times(rows, how, clock) for _, how, rows in by_run])
-        seconds[clock] = Quartiles(*map(float, np.quantile(times, (0.25, 0.5, 0.75))))
+        if times.size:
+            quartiles = np.quantile(times, (0.25, 0.5, 0.75))
+            seconds[clock] = Quartiles(*map(float, quartiles))
     how = "; ".join(sorted({how for _, how, _ in by_run}))
     count = sum(len(rows) for *_, rows in by_run)
     return Timing(group.label, group.runs, how, count, seconds)
@@ -104,11 +109,13 @@ def timed_rounds(run: Run) -> tuple[str, list[dict[str, Any]]]:
 
 
 def _times(rows: Sequence[dict[str, Any]], how: str, clock: Clock) -> NDArray[np.float64]:
-    times = np.array([row[clock.column] for row in rows], dtype=np.float64)
+    columns = [clock.column]
     # The column of processor time leaves evaluation out by itself.
     if clock is Clock.WALL and how in (APART, SCORED):
-        times -= [row["seconds_evaluate"] for row in rows]
-    return times
+        columns.append("seconds_evaluate")
+    known = [row for row in rows if all(row.get(name) is not None for name in columns)]
+    times = np.array([row[clock.column] for row in known], dtype=np.float64)
+    return times - [row["seconds_evaluate"] for row in known] if columns[1:] else times
 
 
 def equal_rounds(num_rounds: int, budget: float, seconds: float) -> int:
@@ -116,7 +123,8 @@ def equal_rounds(num_rounds: int, budget: float, seconds: float) -> int:
 
     Halves are rounded up, and the least is 1.
     """
-    return max(1, math.floor(num_rounds * budget / seconds + 0.5))
+    rounds = min(num_rounds * budget / seconds, MOST_ROUNDS)
+    return max(1, math.floor(rounds + 0.5))
 
 
 def chosen(timings: Sequence[Timing], label: str | None, usual: str) -> Timing:
@@ -128,11 +136,6 @@ def chosen(timings: Sequence[Timing], label: str | None, usual: str) -> Timing:
     if label not in by_label:
         raise RunError(f"no experiment {label!r}: there are {'; '.join(by_label)}")
     return by_label[label]
-
-
-def last_round(run: Run) -> int:
-    """Return a run's last round."""
-    return int(run.rounds[-1]["round"])
 
 
 def write_round_time(
@@ -163,7 +166,7 @@ def write_round_time(
     """
     timings = [timing(group) for group in group_runs([load_run(path) for path in runs])]
     base, payer = chosen(timings, baseline, "fedavg"), chosen(timings, budget, "fedakd")
-    rounds = rounds or max(map(last_round, payer.runs))
+    rounds = rounds or max(run.last_round for run in payer.runs)
     equal = [equal_rounds(rounds, payer.median(clock), t.median(clock)) for t in timings]
     ratios = [t.median(clock) / base.median(clock) for t in timings]
     files = Output.claim(output, "round_time", overwrite=overwrite)
@@ -194,7 +197,7 @@ def instructions(timings: Sequence[Timing], equal: Sequence[int]) -> list[str]:
         f"fedsuite resume {shlex.quote(str(run.path))} --num-rounds {number}"
         for t, number in pairs
         for run in t.runs
-        if last_round(run) < number
+        if run.last_round < number
     ]
     paths = [str(run.path) for t in timings for run in t.runs]
     cuts = [f"--at-round={t.label}={number}" for t, number in pairs]

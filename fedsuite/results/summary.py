@@ -1,7 +1,6 @@
 """Summary and printed tables at the end of a run."""
 
 import io
-import json
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -9,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
-from fedsuite.core.errors import RunError
-from fedsuite.core.files import safetensors_arrays
+from fedsuite.core.errors import RunError, one_line
 from fedsuite.core.metrics import FairnessReport, fairness_report
-from fedsuite.results.layout import BEST_MODEL, LEDGER, SUMMARY, read_rows
+from fedsuite.core.reading import bounded, read_arrays
+from fedsuite.results.layout import BEST_MODEL, SUMMARY, read_releases
 from fedsuite.results.networks import NetworkAccuracy, accuracy_by_network
 from fedsuite.results.reader import Run, Scores, load_run
 from fedsuite.results.writer import RunFolder
@@ -93,12 +92,13 @@ def _best_model(folder: Path) -> dict[str, Any]:
         If the file does not name them.
     """
     path = folder / BEST_MODEL
-    if not path.exists():
-        return {}
     try:
-        _, note = safetensors_arrays(path.read_bytes())
-        choice = json.loads(note)
-        return {name: choice[name] for name in ("round", "metric", "value")}
+        _, note = read_arrays(path)
+        choice = bounded(note)
+        value = float(choice["value"])
+        return {"round": choice["round"], "metric": choice["metric"], "value": value}
+    except FileNotFoundError:
+        return {}
     except (OSError, LookupError, TypeError, ValueError) as error:
         raise RunError(f"cannot read {path}: {error}") from error
 
@@ -113,7 +113,7 @@ def _over_clients(scores: Scores) -> dict[str, int | float] | None:
 
 def _privacy(run: Run) -> str:
     """Return what the last noised release says of its epsilon; empty without noise."""
-    releases = list(read_rows(run.path / LEDGER))
+    releases = read_releases(run.path)
     return str(releases[-1]["sentence"]) if releases else ""
 
 
@@ -159,7 +159,7 @@ def render_networks(
         counts = f"{network.num_parameters:,}", str(network.num_clients)
         cells = [*counts, f"{100 * network.accuracy:.2f}"]
         cells += [on_whole.get(network.label, "")] * bool(whole)
-        table.add_row(escape(network.label), *cells)
+        table.add_row(Text(one_line(network.label)), *cells)
     return _text(table)
 
 

@@ -30,7 +30,7 @@ from matplotlib.figure import Figure
 
 from fedsuite.core.errors import RunError
 from fedsuite.results.analysis_files import Output, Table, panels
-from fedsuite.results.plots import dress
+from fedsuite.results.plots import dress, escape_dollars
 from fedsuite.results.reader import Client, Run, load_run
 from fedsuite.rounds.kinds import ABSENT
 
@@ -243,7 +243,8 @@ def suspects_figure(clients: Sequence[Suspect]) -> Figure:
     figure, (axes,) = panels(1, 1, 5.0, 3.8)
     for place, suspect in enumerate(clients):
         axes.plot([place] * len(suspect.lengths), suspect.lengths, "k.", markersize=4)
-    axes.set_xticks(range(len(clients)), [str(suspect.client) for suspect in clients])
+    names = [escape_dollars(str(suspect.client)) for suspect in clients]
+    axes.set_xticks(range(len(clients)), names)
     axes.axhline(1, color="0.4", linewidth=0.8)
     dress(axes, "Clients' updates", "client", "length, medians of the round")
     return figure
@@ -264,10 +265,16 @@ def _told(run: Run) -> Iterator[tuple[int, dict[str, set[Client]]]]:
             continue
         if event.get("cause") in ABSENT:
             ground = "absent"
-        if sites and isinstance(client, int):
-            client = sites[client]
-        told[event["round"]][ground].add(client)
+        told[event["round"]][ground].add(_named(client, sites))
     yield from told.items()
+
+
+def _named(client: Any, sites: Sequence[str]) -> Client:
+    """Return a client as its rows call it: by its site's name, if it has one."""
+    if isinstance(client, int) and 0 <= client < len(sites):
+        return sites[client]
+    name: Client = client
+    return name
 
 
 def _numbers(rows: Sequence[Mapping[str, Any]], name: str) -> tuple[float, ...]:

@@ -34,15 +34,16 @@ from fedsuite.core.files import (
 from fedsuite.core.keys import Value
 from fedsuite.results import layout
 
-ATTEMPT = "attempt"
-"""Entry of the manifest: number of the process that writes the run, the last if several."""
+CHECKPOINTS = "checkpoints"
+STATE = "state"
+"""Folders of a run's folder: checkpoints, and the clients' states."""
 
 LOCK = ".lock"
 """File that locks a folder for its writer."""
 
 _AT_FIRST = {LOCK, layout.EXPERIMENT, layout.MANIFEST, layout.PARTITION}
 _AT_FIRST |= {f"{name}.jsonl" for name in (layout.ROUNDS, layout.CLIENTS, layout.EVENTS)}
-_AT_FIRST |= {"state", "tensorboard", "wandb"}
+_AT_FIRST |= {STATE, "tensorboard", "wandb"}
 """What may stand in a run's folder before the first round has ended."""
 
 _BLOCK = 10_000
@@ -115,7 +116,7 @@ class RunFolder:
             "finished": None,
             "status": "running",
             "error": None,
-            ATTEMPT: _later_than(0),
+            layout.ATTEMPT: _later_than(0),
         }
         try:
             text = tomli_w.dumps(dict(experiment))
@@ -156,7 +157,7 @@ class RunFolder:
             folder.truncate_after(server_round)
             attempt = _later_than(folder.attempt)
             changes = {"status": "running", "finished": None, "error": None}
-            folder.update_manifest(**changes, **{ATTEMPT: attempt})
+            folder.update_manifest(**changes, **{layout.ATTEMPT: attempt})
         except BaseException:
             lock.release()
             raise
@@ -164,15 +165,20 @@ class RunFolder:
 
     def _forget_end(self, server_round: int) -> None:
         """Delete what an end made of rounds after ``server_round``, if it had such."""
-        rows = layout.read_rows(layout.lines_path(self.path, layout.ROUNDS))
-        if any(row["round"] > server_round for row in rows):
+        if self.last_round > server_round:
             for name in layout.MADE_AT_THE_END:
                 self.remove(name)
 
     @property
     def attempt(self) -> int:
         """Number of the process that writes the run: greater than all before it had."""
-        return int(layout.read_manifest(self.path).get(ATTEMPT, 0))
+        return int(layout.read_manifest(self.path).get(layout.ATTEMPT) or 0)
+
+    @property
+    def last_round(self) -> int:
+        """The last recorded round, 0 for none."""
+        rows = layout.read_table(self.path, layout.ROUNDS)
+        return max((int(row["round"]) for row in rows), default=0)
 
     @classmethod
     def stop(cls, path: Path) -> None:
@@ -270,7 +276,7 @@ class RunFolder:
         """
         path = self.path
         try:
-            for path in sorted(self.path.glob("*.jsonl")):
+            for path in self._tables():
                 with open(path, "rb+") as file:
                     os.fsync(file.fileno())
             # The name of a new table is the folder's.
@@ -280,15 +286,25 @@ class RunFolder:
 
     def truncate_after(self, server_round: int) -> None:
         """Drop torn last lines, and rows of rounds after ``server_round``."""
-        for path in sorted(self.path.glob("*.jsonl")):
-            rows = layout.read_rows(path)
+        for path in self._tables():
+            rows = layout.read_table(self.path, path.stem)
             atomic_write(path, _lines(row for row in rows if row["round"] <= server_round))
+
+    def _tables(self) -> list[Path]:
+        """Return the JSON-lines files that are there."""
+        paths = (layout.lines_path(self.path, name) for name in sorted(layout.TABLES))
+        return [path for path in paths if path.exists()]
 
 
 def _locked(path: Path) -> BaseFileLock:
-    """Take and return the folder's lock, or raise if another process holds it."""
+    """Take and return the folder's lock, or raise if another process holds it.
+
+    Who writes a run's folder takes the lock first. So a folder whose files and folders
+    would lead elsewhere is refused here.
+    """
     lock = FileLock(path / LOCK)
     try:
+        _refuse_links(path, path)
         lock.acquire(timeout=0)
     except Timeout:
         raise InUseError(
@@ -298,6 +314,23 @@ def _locked(path: Path) -> BaseFileLock:
     except OSError as error:
         raise write_error(path / LOCK, error) from error
     return lock
+
+
+def _refuse_links(folder: Path, top: Path) -> None:
+    """Refuse links, pipes and devices wherever a run would write."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                # Trackers keep links in their own folders.
+                if folder != top or entry.name in (CHECKPOINTS, STATE):
+                    _refuse_links(Path(entry.path), top)
+            elif not entry.is_file(follow_symlinks=False):
+                raise RunError(
+                    f"{entry.path} is a link, a pipe or a device: a run's folder holds "
+                    "files and folders alone, put a copy in its place"
+                )
+            elif entry.name in (CHECKPOINTS, STATE) and folder == top:
+                raise RunError(f"{entry.path} is no folder: take it away")
 
 
 def _claim(path: Path) -> BaseFileLock:
@@ -356,7 +389,7 @@ def is_used(path: Path) -> bool:
         return False
     try:
         ended = layout.read_manifest(path)["status"] == "finished"
-        rounds = layout.read_rows(layout.lines_path(path, layout.ROUNDS))
+        rounds = layout.read_table(path, layout.ROUNDS)
         return ended or next(rounds, None) is not None
     except (RunError, LookupError):
         return True

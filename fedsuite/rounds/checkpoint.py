@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from flwr.app import MetricRecord
 
-from fedsuite.core.errors import RunError, described
+from fedsuite.core.errors import RunError, described, one_line
 from fedsuite.core.files import (
     atomic_write,
-    safetensors_arrays,
     safetensors_bytes,
     sync_folder,
 )
+from fedsuite.core.reading import parsed, read_arrays
 from fedsuite.messages.array_records import to_arrays, to_record
 from fedsuite.messages.records import Arrays
 from fedsuite.rounds.stage import State
@@ -103,12 +103,22 @@ class Checkpoint:
         )
 
     def restore(self, state: "RunState") -> None:
-        """Put a run into the state that was captured."""
+        """Put a run into the state that was captured.
+
+        Raises
+        ------
+        RunError
+            If it is not of the run's model, or not what the strategy remembers.
+        """
+        self.check_model(to_arrays(state.arrays))
         state.server_round = self.server_round
         state.arrays = state.result.arrays = to_record(self.arrays)
         strategy = state.strategy
         try:
             strategy.restore_states(self.states)
+            for name in _HISTORIES:
+                records = {k: MetricRecord(dict(v)) for k, v in self.history[name].items()}
+                getattr(state.result, name).update(records)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise RunError(
                 f"the checkpoint of round {self.server_round} does not hold what "
@@ -116,9 +126,19 @@ class Checkpoint:
             ) from error
         strategy.client_versions = dict(self.client_versions)
         strategy.keep_states_of([*self.earlier_versions, self.client_versions])
-        for name in _HISTORIES:
-            records = {k: MetricRecord(dict(v)) for k, v in self.history[name].items()}
-            getattr(state.result, name).update(records)
+
+    def check_model(self, initial: Arrays) -> None:
+        """Refuse a checkpoint of another model than the run begins with.
+
+        A run whose clients keep their models begins with none.
+        """
+        wrong = _unlike(self.arrays, initial) if initial else ""
+        if wrong:
+            raise RunError(
+                f"the checkpoint of round {self.server_round} is of another model, "
+                f"{wrong}: put back the code and the files that the run had, or start a "
+                "new run"
+            )
 
     def save(self, folder: Path) -> Path:
         """Write the checkpoint into a folder and return its path."""
@@ -151,15 +171,17 @@ class Checkpoint:
             If the file cannot be read, is damaged, or is of another format.
         """
         try:
-            tensors, note = safetensors_arrays(path.read_bytes())
-            facts = json.loads(note)
+            tensors, note = read_arrays(path)
+            facts = parsed(note)
             if facts["format"] != FORMAT:
                 raise RunError(
                     f"checkpoint {path} has format {facts['format']}, this version reads "
                     f"{FORMAT}: resume it with the fedsuite that wrote it"
                 )
+            if facts["round"] != checkpoint_round(path):
+                raise ValueError(f"it says that it is of round {facts['round']!r:.40}")
             return cls(
-                server_round=facts["round"],
+                server_round=checkpoint_round(path),
                 fingerprint=facts["fingerprint"],
                 arrays={n: tensors[f"arrays/{n}"] for n in facts["arrays"]},
                 states=_unpacked(facts["states"], tensors, "states"),
@@ -169,7 +191,7 @@ class Checkpoint:
                     name: {int(k): v for k, v in facts["history"][name].items()}
                     for name in _HISTORIES
                 },
-                callbacks=facts["callbacks"],
+                callbacks=dict(facts["callbacks"]),
                 callback_arrays={
                     callback: {n: tensors[f"callback/{callback}/{n}"] for n in names}
                     for callback, names in facts["callback_arrays"].items()
@@ -203,7 +225,22 @@ def _unpacked(packed: Mapping[str, Any], tensors: Arrays, path: str) -> State:
 
 
 def _versions(told: Mapping[str, str]) -> dict[int, str]:
+    if not all(isinstance(version, str) for version in told.values()):
+        raise TypeError("a version of a client's state is no text")
     return {int(client_id): version for client_id, version in told.items()}
+
+
+def _unlike(arrays: Arrays, model: Arrays) -> str:
+    """Return how arrays differ from the model's; empty where they do not."""
+    if missing := sorted(set(model) - set(arrays)):
+        return f"for it lacks {one_line(missing[0], 60)}"
+    if extra := sorted(set(arrays) - set(model)):
+        return f"for it has {one_line(extra[0], 60)}"
+    for name, array in arrays.items():
+        mine, theirs = (f"{a.dtype} {a.shape}" for a in (array, model[name]))
+        if mine != theirs:
+            return f"for {one_line(name, 60)} is {mine} and not {theirs}"
+    return ""
 
 
 def list_checkpoints(folder: Path) -> list[Path]:

@@ -23,6 +23,9 @@ from fedsuite.rounds.validation import ClientReply
 
 logger = ServerLogger(__name__)
 
+_MOST_WARNINGS = 20
+"""Names that a run's log has a warning of: a client may report new ones in each round."""
+
 MetricsFn = Callable[[list[RecordDict], str], MetricRecord]
 """Takes the contents of all good replies, in client-id order, and the weight's key."""
 
@@ -122,7 +125,7 @@ class MetricMeans(Stage):
             lengths = sorted({len(values) for values in held})
             if len(held) == len(shares) and len(lengths) == 1:
                 means[name] = _mean(np.array(held), shares)
-            elif name not in self._warned:
+            elif name not in self._warned and len(self._warned) < _MOST_WARNINGS:
                 self._warned.add(name)
                 logger.warning(
                     "metric %r has no mean: %d of %d replies hold it as a list, of %s "

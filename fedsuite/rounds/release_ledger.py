@@ -12,6 +12,7 @@ from typing import Any
 
 from fedsuite.core.errors import RunError
 from fedsuite.core.files import atomic_write, read_error
+from fedsuite.core.reading import parsed, read_bytes
 
 
 class ReleaseLedger:
@@ -79,9 +80,9 @@ class ReleaseLedger:
 
     def _read(self, path: Path) -> None:
         try:
-            self._lines = path.read_text().splitlines()
+            self._lines = read_bytes(path).decode().splitlines()
             for line in self._lines:
-                self.last = json.loads(line)
+                self.last = parsed(line)
                 self.counts[int(self.last["group"])] += 1
         except OSError as error:
             raise read_error(path, error) from error

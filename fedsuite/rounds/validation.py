@@ -42,6 +42,9 @@ LARGEST_COUNT = 2.0**53
 MOST_METRICS = 1000
 """No reply with more metrics than this: each becomes a column of a table."""
 
+MOST_LISTED = 10_000
+"""No reply with more numbers in lists: a table of 100 times 100 classes has as many."""
+
 LONGEST_NAME = 200
 """No metric with a longer name, in characters."""
 
@@ -398,6 +401,11 @@ def _check_metrics(
     count = sum(map(len, records))
     if count > MOST_METRICS:
         reason = f"{count} metrics: at most {MOST_METRICS} are taken"
+        raise BadReply(Kind.WRONG_METRICS, reason)
+    values = (value for record in records for value in record.values())
+    listed = sum(len(value) for value in values if isinstance(value, list))
+    if listed > MOST_LISTED:
+        reason = f"{listed} numbers in lists of metrics: at most {MOST_LISTED} are taken"
         raise BadReply(Kind.WRONG_METRICS, reason)
     for record in records:
         for name, value in record.items():

@@ -18,9 +18,9 @@ def untrained(path: Path) -> str:
     if not failed or trained:
         return ""
     reasons = [
-        str(event["reason"])
+        str(event.get("reason"))
         for event in run.events()
-        if event["kind"] == "rejected-reply" and event["phase"] == TRAIN
+        if event.get("kind") == "rejected-reply" and event.get("phase") == TRAIN
     ]
     last = reasons[-1] if reasons else "no reply came"
     return (

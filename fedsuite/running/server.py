@@ -1,7 +1,8 @@
 """The ServerApp of fedsuite, and every engine's work around the rounds."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,19 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import Result
 
 from fedsuite.callbacks.best_model import BestModel
-from fedsuite.callbacks.checkpoint_writer import CHECKPOINTS, CheckpointWriter
+from fedsuite.callbacks.checkpoint_writer import CheckpointWriter
 from fedsuite.callbacks.early_stop import EarlyStop
 from fedsuite.callbacks.final_model import FinalModel
 from fedsuite.callbacks.progress import Progress
 from fedsuite.callbacks.recorder import Recorder
 from fedsuite.callbacks.tracking import tracking
-from fedsuite.core.errors import ConfigError, FedsuiteError, RunError
+from fedsuite.core.errors import (
+    ConfigError,
+    FedsuiteError,
+    RunError,
+    described,
+    one_line,
+)
 from fedsuite.core.extras import naming_extras
 from fedsuite.core.keys import AUTO
 from fedsuite.core.logs import configure_logs, harmless, log_scope, write_line
@@ -30,6 +37,7 @@ from fedsuite.experiment.rules import CHOICES, chosen_metric
 from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.messages import decomposition
 from fedsuite.messages.array_records import to_record
+from fedsuite.messages.records import Arrays
 from fedsuite.models.server_networks import ServerNetworks
 from fedsuite.results.layout import (
     EXPERIMENT,
@@ -42,7 +50,7 @@ from fedsuite.results.layout import (
     read_manifest,
 )
 from fedsuite.results.summary import tell_summary, write_summary
-from fedsuite.results.writer import RunFolder
+from fedsuite.results.writer import CHECKPOINTS, RunFolder
 from fedsuite.rounds.checkpoint import Checkpoint, load_latest
 from fedsuite.rounds.events import Callback
 from fedsuite.rounds.exchange_layer import ExchangeLayer
@@ -58,6 +66,9 @@ from fedsuite.workarounds.lost_actors import lost_actors_replaced
 from fedsuite.workarounds.packed_grid import grid_for
 
 RUNS_VARIABLE = "FEDSUITE_RUNS"
+
+OWN_CODE = "own_code"
+"""Entry of the manifest: what identifies the code that is not fedsuite's."""
 
 app = ServerApp()
 
@@ -149,26 +160,25 @@ def _run_experiment(
 
     run = experiment.group(RunSettings)
     torch.set_num_threads(run.threads)
+    goes_on = run.resume or _is_retry(folder, flwr_run_id)
+    data = federated_data(experiment)
+    model = network_model(experiment, data)
+    parts = server_parts(experiment, data, model)
+    strategy = build_strategy(experiment, parts)
+    initial = initial_arrays(experiment, model, parts)
     checkpoint: Checkpoint | None = None
-    run_folder: RunFolder | None = None
-    if run.resume or _is_retry(folder, flwr_run_id):
-        run_folder, checkpoint = _reopened(experiment, folder)
+    # All that may be refused is known: from here on the folder changes.
+    if goes_on:
+        run_folder, checkpoint = _reopened(experiment, folder, data, initial)
         last = checkpoint.server_round if checkpoint else 0
         write(f"resuming {folder} after round {last}")
+    else:
+        run_folder = _new_folder(folder, experiment, data, parts.networks, flwr_run_id)
     try:
-        if run_folder is not None:
+        if goes_on:
             # The run may have another number of rounds now, or lie elsewhere.
             resumed = experiment.replace(resume=False)
             run_folder.write_bytes(EXPERIMENT, resumed.to_toml().encode())
-        data = federated_data(experiment)
-        if run_folder is not None:
-            _refuse_other_public(folder, data)
-        model = network_model(experiment, data)
-        parts = server_parts(experiment, data, model)
-        strategy = build_strategy(experiment, parts)
-        goes_on = run_folder is not None
-        if run_folder is None:
-            run_folder = _new_folder(folder, experiment, data, parts.networks, flwr_run_id)
         # Clients of an earlier attempt, or of another run of this name, may be at work
         # still; not those of this process.
         if goes_on or flwr_run_id is not None:
@@ -178,14 +188,15 @@ def _run_experiment(
         with tracking(run.tracker_names, run_folder, experiment.values) as trackers:
             final = FinalModel(run_folder)
             others = build_callbacks(experiment, run_folder, checkpoint, write, trackers)
-            result = strategy.start(
-                with_liars(experiment, grid),
-                to_record(initial_arrays(experiment, model, parts)),
-                num_rounds=run.num_rounds,
-                timeout=run.round_timeout,
-                callbacks=[final, *others],
-                resume=checkpoint,
-            )
+            with _naming_checkpoint(checkpoint, strategy):
+                result = strategy.start(
+                    with_liars(experiment, grid),
+                    to_record(initial),
+                    num_rounds=run.num_rounds,
+                    timeout=run.round_timeout,
+                    callbacks=[final, *others],
+                    resume=checkpoint,
+                )
             # Nothing is left to do but where it could not be written.
             final.write(result.arrays)
             with harmless("summary", write):
@@ -268,7 +279,8 @@ def build_callbacks(
 
 def _refuse_other_public(folder: Path, data: FederatedData) -> None:
     """Refuse to resume with other public data, which no key identifies."""
-    before = str(read_manifest(folder).get("data", {}).get("public-fingerprint", ""))
+    data_before = read_manifest(folder).get("data") or {}
+    before = str(data_before.get("public-fingerprint", ""))
     now = str(data.description.get("public-fingerprint", ""))
     if before != now:
         raise RunError(
@@ -277,13 +289,49 @@ def _refuse_other_public(folder: Path, data: FederatedData) -> None:
         )
 
 
-def _reopened(experiment: Experiment, folder: Path) -> tuple[RunFolder, Checkpoint | None]:
-    """Open the folder of a run that goes on; return it and the run's last checkpoint."""
+def _refuse_other_code(folder: Path, experiment: Experiment) -> None:
+    """Refuse to resume with other code of one's own, which no key identifies."""
+    before = str(read_manifest(folder).get(OWN_CODE) or "none")
+    now = fingerprint(experiment.values) or "none"
+    if before != now:
+        raise RunError(
+            f"{folder} began with other code of yours ({one_line(before)} then, "
+            f"{one_line(now)} now): put back the files that it had, or start a new run"
+        )
+
+
+def _refuse_loss(folder: RunFolder, experiment: Experiment) -> None:
+    """Refuse to begin a run anew whose recorded rounds a checkpoint should have kept.
+
+    A run that was stopped before its first checkpoint, or writes none, begins anew.
+    """
+    every, done = experiment.group(RunSettings).checkpoint_every, folder.last_round
+    ended = read_manifest(folder.path)["status"] == "finished"
+    if done and (ended or 0 < every < done):
+        raise RunError(
+            f"{folder.path} has {done} rounds and no checkpoint to go on from, and they "
+            "would be lost: put its checkpoints back, or start a new run"
+        )
+
+
+def _reopened(
+    experiment: Experiment, folder: Path, data: FederatedData, initial: Arrays
+) -> tuple[RunFolder, Checkpoint | None]:
+    """Open the folder of a run that goes on; return it and the run's last checkpoint.
+
+    Nothing has changed where that is refused.
+    """
     checkpoints: list[Checkpoint | None] = []
 
-    def last_round(_locked: RunFolder) -> int:
+    def last_round(run_folder: RunFolder) -> int:
+        _refuse_other_code(folder, experiment)
+        _refuse_other_public(folder, data)
         checkpoints.append(load_latest(folder / CHECKPOINTS, experiment.fingerprint))
         last = checkpoints[0].server_round if checkpoints[0] else 0
+        if checkpoints[0] is None:
+            _refuse_loss(run_folder, experiment)
+        else:
+            checkpoints[0].check_model(initial)
         num_rounds = experiment.group(RunSettings).num_rounds
         if last > num_rounds:
             raise RunError(
@@ -293,6 +341,28 @@ def _reopened(experiment: Experiment, folder: Path) -> tuple[RunFolder, Checkpoi
         return last
 
     return RunFolder.resume(folder, last_round), checkpoints[0]
+
+
+@contextmanager
+def _naming_checkpoint(
+    checkpoint: Checkpoint | None, strategy: FederatedStrategy
+) -> Iterator[None]:
+    """Name the checkpoint if the first round after it fails by an error of Python's.
+
+    Only a method knows the shapes of what it remembers, and it may find out there.
+    """
+    try:
+        yield
+    except (FedsuiteError, OSError):
+        raise
+    except Exception as error:
+        if checkpoint is None or strategy.server_round > checkpoint.server_round + 1:
+            raise
+        raise RunError(
+            f"the first round after the checkpoint of round {checkpoint.server_round} "
+            f"failed: {described(error)}: if the file did not come from this run, start a "
+            "new one"
+        ) from error
 
 
 def _is_retry(folder: Path, flwr_run_id: int | None) -> bool:
@@ -318,6 +388,7 @@ def _new_folder(
         "data_fingerprint": data.fingerprint,
         "experiment_fingerprint": experiment.fingerprint,
         "flwr_run_id": flwr_run_id,
+        OWN_CODE: fingerprint(experiment.values),
     }
     if federation := os.environ.get(FEDERATION_VARIABLE):
         manifest[FEDERATION] = federation
@@ -341,9 +412,9 @@ def _new_folder(
     return run_folder
 
 
-def _note_failure(folder: RunFolder | None, error: BaseException) -> None:
+def _note_failure(folder: RunFolder, error: BaseException) -> None:
     """Record the failure in the manifest; a full disk must not hide the cause."""
-    if folder is None or folder.finished:
+    if folder.finished:
         return
     stopped = isinstance(error, KeyboardInterrupt | SystemExit)
     reason = str(error) or type(error).__name__

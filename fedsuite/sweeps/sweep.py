@@ -25,7 +25,7 @@ from fedsuite.core.logs import harmless
 from fedsuite.core.output import outliving_terminal, print_line
 from fedsuite.core.own_process import cores
 from fedsuite.core.progress import Work, duration, round_in
-from fedsuite.engines.api import write_report_if_wanted
+from fedsuite.engines.api import experiment_of, write_report_if_wanted
 from fedsuite.experiment.experiment import Experiment, naming, read_file
 from fedsuite.results import paired
 from fedsuite.results.compare import compare
@@ -254,7 +254,7 @@ def _refuse_foreign(folder: Path) -> None:
 def _action(folder: Path, point: Point) -> Action:
     """Return the action that a point needs; refuse another run's folder."""
     if (folder / MANIFEST).exists():
-        if Experiment.load(folder / EXPERIMENT).fingerprint != point.fingerprint:
+        if experiment_of(folder).fingerprint != point.fingerprint:
             raise RunError(
                 f"run folder {folder} holds another experiment: choose another --output"
             )

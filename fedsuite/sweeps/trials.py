@@ -291,7 +291,7 @@ def _result_of_run(
         return Result(trial, FAILED, error=error or "the run did not finish")
     run = load_run(path)
     accuracy = score_of(run, "mean")
-    guess = 100 * run.manifest["data"].get("largest-class-train", 0.0)
+    guess = 100 * run.number_of_data("largest-class-train")
     seconds = (run.summary or {}).get("total_cpu_seconds", 0.0)
     score = score_of(run, objective)
     if not math.isfinite(score):

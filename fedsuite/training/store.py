@@ -18,9 +18,9 @@ from fedsuite.core.errors import RunError
 from fedsuite.core.files import (
     atomic_write,
     make_folder,
-    safetensors_arrays,
     safetensors_bytes,
 )
+from fedsuite.core.reading import read_arrays
 from fedsuite.messages.records import Arrays
 from fedsuite.messages.versions import is_older, is_version
 from fedsuite.training.spill import SpillingMemory
@@ -54,7 +54,7 @@ class FileStore:
         """Return a version."""
         path = self.path(client_id, version)
         try:
-            arrays, _ = safetensors_arrays(path.read_bytes())
+            arrays, _ = read_arrays(path)
         except (OSError, ValueError) as error:
             raise RunError(
                 f"client {client_id}: state {version} cannot be read from {path} "

@@ -15,7 +15,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedsuite.callbacks.checkpoint_writer import CHECKPOINTS
 from fedsuite.clients import load_client
 from fedsuite.core.errors import RunError
 from fedsuite.core.files import safetensors_arrays
@@ -31,6 +30,7 @@ from fedsuite.models.assignment import experiment_networks
 from fedsuite.models.evaluation_mode import EVALUATION_BATCH, evaluation_mode
 from fedsuite.results.layout import EXPERIMENT, MODEL
 from fedsuite.results.reader import Run
+from fedsuite.results.writer import CHECKPOINTS
 from fedsuite.rounds.checkpoint import Checkpoint, load_latest
 from fedsuite.rounds.strategy import FederatedStrategy
 from fedsuite.training.base import FederatedClient

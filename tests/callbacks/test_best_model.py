@@ -11,10 +11,10 @@ from safetensors.numpy import load_file
 import fedsuite
 from fedsuite.callbacks import Callback
 from fedsuite.callbacks.best_model import BestModel
-from fedsuite.callbacks.checkpoint_writer import CHECKPOINTS, CheckpointWriter
+from fedsuite.callbacks.checkpoint_writer import CheckpointWriter
 from fedsuite.core.files import safetensors_arrays
 from fedsuite.results.reader import Run
-from fedsuite.results.writer import RunFolder
+from fedsuite.results.writer import CHECKPOINTS, RunFolder
 from fedsuite.rounds.checkpoint import load_latest
 from fedsuite.rounds.strategy import FederatedStrategy
 from tests.callbacks.reports import a_report, a_state

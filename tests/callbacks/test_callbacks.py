@@ -11,7 +11,7 @@ from fedsuite.callbacks import Callback, RoundReport, RunState
 from fedsuite.callbacks.checkpoint_writer import CheckpointWriter
 from fedsuite.callbacks.early_stop import EarlyStop
 from fedsuite.callbacks.progress import Progress, accuracy_words, round_line
-from fedsuite.callbacks.recorder import Recorder
+from fedsuite.callbacks.recorder import MOST_COLUMNS, Recorder
 from fedsuite.engines.local import LocalGrid
 from fedsuite.results.writer import RunFolder
 from fedsuite.rounds import loop
@@ -174,6 +174,32 @@ def test_recorder_writes_rounds_clients_and_rejections(folder: RunFolder) -> Non
             "reason": "metric loss is nan",
         }
     ]
+
+
+def test_new_names_of_metrics_end(
+    folder: RunFolder, caplog: pytest.LogCaptureFixture
+) -> None:
+    recorder = Recorder(folder)
+    recorder.on_start(a_state())
+    for server_round in (1, 2, 3):
+        if server_round == 3:
+            # A run that goes on knows what it had.
+            recorder, state = Recorder(folder), a_state()
+            state.server_round = 2
+            recorder.on_start(state)
+        report = a_report(server_round, accuracies=(0.5,))
+        assert report.train is not None
+        new = {f"{server_round}-{i}": 1.0 for i in range(MOST_COLUMNS - 6)}
+        report.train.rows = [{**row, **new} for row in report.train.rows[:1]]
+        recorder.on_round_end(a_state(), report)
+    written = [row for row in rows(folder, "clients") if row["phase"] == "train"]
+    assert len({name for row in rows(folder, "clients") for name in row}) == MOST_COLUMNS
+    assert [len(row) for row in written] == [MOST_COLUMNS - 1, 5, 5]
+    means = rows(folder, "rounds")
+    assert "train_1-0" in means[0] and "train_loss" in means[2] and "seconds" in means[2]
+    assert not [name for row in means[1:] for name in row if name.startswith("train_2-")]
+    # Once by each process.
+    assert len([r for r in caplog.records if "new names are left out" in r.message]) == 2
 
 
 def test_recorder_in_a_run_with_a_bad_reply(folder: RunFolder) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from fedsuite.core.errors import ConfigError, DataError
-from fedsuite.core.text import read_text, read_toml
+from fedsuite.core.text import is_file_name, read_text, read_toml
 from fedsuite.data.catalog import DATASETS
+from fedsuite.data.data_settings import DataSettings
 from fedsuite.data.heart_disease import HOSPITALS, HeartDisease
 from fedsuite.data.site_federation import rehearsal_sites
 from fedsuite.deploy.folders import NodeFolder, init_federation
@@ -110,3 +111,24 @@ def test_tables_that_were_saved_by_a_spreadsheet(tmp_path: Path) -> None:
         (folder / f"{name}.csv").write_bytes(MARK + b"age,sex\n60,1\n")
     with pytest.raises(DataError, match=r"no column .*; it has age, sex"):
         HeartDisease().load(DATASETS["heart-disease"], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "good"),
+    [
+        *((name, True) for name in ("a", "ward-a", "a.b_c", "console", "com10", "nul-1")),
+        *((name, False) for name in ("", "CON", "nul.txt", "Com1", "lpt9.a.b", "aux")),
+        *((name, False) for name in ("a.", ".a", "-a", "a b", "a/b", "a\n", "ä", "a" * 64)),
+    ],
+)
+def test_a_name_is_a_file_s_on_every_system(name: str, good: bool) -> None:
+    assert is_file_name(name, 63) == good
+
+
+def test_no_run_site_or_node_has_the_name_of_a_device(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"run-name = 'nul\.txt'"):
+        Experiment.from_values({"run-name": "nul.txt"})
+    with pytest.raises(ConfigError, match="name 'CON'"):
+        _ = DataSettings.of({"sites": "a, CON"}).site_names
+    with pytest.raises(ConfigError, match="node 'aux'"):
+        init_federation(tmp_path / "fed", ["127.0.0.1"], ["aux"])

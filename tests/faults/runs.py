@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 import fedsuite
-from fedsuite.callbacks.checkpoint_writer import CHECKPOINTS
 from fedsuite.core.keys import Value
 from fedsuite.messages.versions import exchange_of, is_version
 from fedsuite.results.layout import MANIFEST, MODEL, read_manifest
+from fedsuite.results.writer import CHECKPOINTS
 from fedsuite.rounds.checkpoint import Checkpoint, list_checkpoints
 
 _COMMON: Mapping[str, Value] = {

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fedsuite.callbacks.checkpoint_writer import CHECKPOINTS
 from fedsuite.core.errors import RunError
 from fedsuite.results.layout import MANIFEST, read_manifest
+from fedsuite.results.writer import CHECKPOINTS
 from fedsuite.rounds.checkpoint import Checkpoint, list_checkpoints
 from fedsuite.training.store import FileStore
 from tests.faults.disk import FaultyDisk, be_full

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedsuite.callbacks.checkpoint_writer import CHECKPOINTS
+from fedsuite.results.writer import CHECKPOINTS
 from fedsuite.rounds.checkpoint import Checkpoint, list_checkpoints
 from tests.faults.disk import FaultyDisk, die, lose_power
 from tests.faults.runs import (

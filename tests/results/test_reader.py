@@ -1,11 +1,15 @@
 """Reading run folders: whole, going on, torn, and damaged."""
 
+import os
 from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fedsuite.core.errors import RunError
+from fedsuite.core.files import safetensors_bytes
+from fedsuite.core.reading import LONGEST_LINE, read_arrays
 from fedsuite.data import ClientShift
 from fedsuite.results import layout
 from fedsuite.results.reader import load_run
@@ -95,8 +99,8 @@ def test_each_line_is_one_object(folder, line):
 
 def test_many_lines_are_read_in_order(folder):
     count = 2 * layout._PARSED_TOGETHER + 5
-    folder.append("events", [{"number": number} for number in range(count)])
-    found = [row["number"] for row in load_run(folder.path).events()]
+    folder.append("events", [{"round": number} for number in range(count)])
+    found = [row["round"] for row in load_run(folder.path).events()]
     assert found == list(range(count))
     with (folder.path / "events.jsonl").open("ab") as file:
         file.write(b"}\n")
@@ -145,6 +149,86 @@ def test_what_is_no_run_is_refused_in_one_line(folder, name, contents, message):
     with pytest.raises(RunError, match=message) as caught:
         load_run(folder.path)
     assert "\n" not in str(caught.value)
+
+
+WRONG = [
+    ("rounds.jsonl", b'{"round": true}', "round is true or false"),
+    ("rounds.jsonl", b'{"round": 1e400}', "round is no number that counts"),
+    ("rounds.jsonl", b'{"round": -1}', "round is no round"),
+    ("rounds.jsonl", b'{"loss": 1}', "round is missing"),
+    ("rounds.jsonl", b'{"round": 1, "loss": "low"}', "'loss' is text"),
+    ("rounds.jsonl", b'{"a": ' + b"[" * 9**6 + b"]" * 9**6 + b"}", "expected a JSON"),
+    ("rounds.jsonl", b'{"a": ' + b"[" * 40 + b"]" * 40 + b"}", "expected a JSON"),
+    ("rounds.jsonl", b"x" * (LONGEST_LINE + 1), "a line has over"),
+    ("clients.jsonl", b'{"round": 1, "phase": "train", "client": []}', "client is a list"),
+    ("clients.jsonl", b'{"round": 1, "client": 1}', "phase is missing"),
+    ("events.jsonl", b'{"round": 1, "client": {}}', "client is an object"),
+    ("manifest.json", b'{"format": 1}', "status is missing"),
+    ("manifest.json", b'{"format": 1, "status": "odd"}', "status is none of running"),
+    (
+        "manifest.json",
+        b'{"format": 1, "status": "failed", "networks": ["a"]}',
+        "networks do",
+    ),
+    ("experiment.toml", b'num-rounds = "3"', "num-rounds is text"),
+    ("experiment.toml", b"a = {b = 1}", "'a' is an object"),
+    ("experiment.toml", b"a = " + b"[" * 9**5, "nested too deeply"),
+]
+
+
+@pytest.mark.parametrize(("name", "line", "message"), WRONG)
+def test_another_type_is_refused_in_one_line(folder, name, line, message):
+    (folder.path / name).write_bytes(line + b"\n")
+    with pytest.raises(RunError, match=message) as caught:
+        run = load_run(folder.path)
+        run.clients(), run.events()
+    assert name in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_numbers_that_do_not_count_are_none(folder):
+    numbers = b'"a": NaN, "b": -Infinity, "c": 1e400, "d": 1e101, "e": 1%s, "f": 0.5'
+    line = b'{"round": 3, ' + numbers % (b"0" * 200) + b"}\n"
+    (folder.path / "rounds.jsonl").write_bytes(line)
+    [row] = load_run(folder.path).rounds
+    assert row == {"round": 3, **dict.fromkeys("abcde"), "f": 0.5}
+
+
+MADE = {
+    "is a link": lambda path: path.symlink_to("/dev/zero"),
+    "a pipe or a device": os.mkfifo,
+    "Is a directory": Path.mkdir,
+    "a line has over|more than": lambda path: sparse(path),
+}
+
+
+def sparse(path):
+    with path.open("wb") as file:
+        file.truncate(2**40)
+
+
+@pytest.mark.parametrize("message", MADE)
+@pytest.mark.parametrize(
+    "name", ["manifest.json", "experiment.toml", "summary.json", "rounds.jsonl"]
+)
+def test_what_is_no_file_of_a_run_is_not_waited_for(folder, name, message):
+    (folder.path / name).unlink(missing_ok=True)
+    MADE[message](folder.path / name)
+    with pytest.raises(RunError, match=f"cannot read .*{name}: .*({message})"):
+        load_run(folder.path)
+
+
+def test_arrays_of_another_size_are_not_read(tmp_path):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(safetensors_bytes({"a": np.arange(3.0)}, "note"))
+    assert read_arrays(path)[1] == "note"
+    with path.open("rb+") as file:
+        file.truncate(2**40)
+    with pytest.raises(ValueError, match="torn"):
+        read_arrays(path)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(OSError, match="pipe"):
+        read_arrays(path)
 
 
 def test_a_missing_folder_is_refused(tmp_path):

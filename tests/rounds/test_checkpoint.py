@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from fedsuite.callbacks.checkpoint_writer import CHECKPOINTS
 from fedsuite.core.errors import RunError
 from fedsuite.core.files import safetensors_arrays, safetensors_bytes
 from fedsuite.engines.local import run_local
 from fedsuite.messages.array_records import to_arrays, to_record
 from fedsuite.messages.versions import exchange_of
+from fedsuite.results.writer import CHECKPOINTS
 from fedsuite.rounds.checkpoint import Checkpoint, go_back_to, list_checkpoints, load_latest
 from fedsuite.rounds.events import RunState
 from fedsuite.rounds.strategy import FederatedStrategy

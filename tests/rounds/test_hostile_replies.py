@@ -15,6 +15,7 @@ from fedsuite.messages.records import split_replies
 from fedsuite.results.writer import RunFolder
 from fedsuite.rounds.validation import (
     LONGEST_NAME,
+    MOST_LISTED,
     MOST_METRICS,
     BadReply,
     Expected,
@@ -64,6 +65,11 @@ def many_metrics(content: RecordDict, prefix: str) -> None:
     content[f"{prefix}more"] = MetricRecord({f"m{i}": 0.0 for i in range(MOST_METRICS)})
 
 
+def long_list(content: RecordDict, prefix: str) -> None:
+    half = [0.0] * (MOST_LISTED // 2)
+    content[f"{prefix}more"] = MetricRecord({"a": half, "b": [*half, 0.0]})
+
+
 def claim(shape: str, body: bytes = b"") -> Change:
     text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}}}"
     return set_arrays(weight=array_of(header(text) + body))
@@ -75,6 +81,7 @@ HOSTILE: dict[str, tuple[Change, str]] = {
     "metric-name": (metric_named(NASTY), "the name is no plain word"),
     "long-metric-name": (metric_named("m" * (LONGEST_NAME + 1)), "no plain word"),
     "many-metrics": (many_metrics, "metrics: at most 1000 are taken"),
+    "long-list": (long_list, "10001 numbers in lists of metrics: at most 10000"),
     "error": (nasty_error, "client failed: ../../etc/passwd"),
     "error-of-bytes": (error_of_bytes, "client failed: [b"),
     "serialisation": (
@@ -121,6 +128,7 @@ def test_what_fills_the_bounds_is_taken() -> None:
         count = MOST_METRICS - len(content[f"{prefix}metrics"]) - 1
         content["more"] = MetricRecord({f"m{i}": 0.0 for i in range(count)})
         content["more"]["n" * LONGEST_NAME] = 1.0
+        content["more"]["m0"] = [0.0] * MOST_LISTED
 
     trace = run_tampered("single", for_client(1, "single", change))
     assert not trace.reports[0].train.rejections

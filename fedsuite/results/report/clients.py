@@ -117,8 +117,8 @@ def _accuracy(row: dict[str, Any], score: str) -> float | None:
 def client_rows(run: Run, score: str = "accuracy") -> ClientRows:
     """Return the numbers of the clients' rows, read once; ``score`` names the accuracy."""
     rows = ClientRows(score=score)
-    rounds = max((int(number(row.get("round")) or 0) for row in run.rounds), default=0)
-    clients = int(number(run.experiment.get("num-clients")) or 1)
+    rounds, clients = run.last_round, run.experiment.get("num-clients", 1)
+    assert isinstance(clients, int)
     rows.clients_each = -(-max(clients, 1) // MOST_ROWS)
     rows.rounds_each = -(-max(rounds, 1) // MOST_ROUNDS)
     shape = (
@@ -147,9 +147,7 @@ def client_rows(run: Run, score: str = "accuracy") -> ClientRows:
 
 def _rows(run: Run) -> Iterator[tuple[int, str, Client, dict[str, Any]]]:
     for row in run.client_rows():
-        client, server_round = row.get("client"), row.get("round")
-        if isinstance(client, int | str) and isinstance(server_round, int):
-            yield server_round, str(row.get("phase")), client, _counting(row)
+        yield row["round"], row["phase"], row["client"], _counting(row)
 
 
 def _counting(row: dict[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,6 @@ from fedsuite.results.report.values import (
     Table,
     amount,
     duration,
-    number,
     pairs,
     table,
     words,
@@ -88,7 +87,7 @@ def about_table(run: Run) -> Table:
     rows = {
         "status": status(run),
         "error": manifest.get("error"),
-        "rounds": f"{last_round(run)} of {run.experiment.get('num-rounds', '?')}",
+        "rounds": f"{run.last_round} of {run.experiment.get('num-rounds', '?')}",
         "folder": str(run.path),
         "started": manifest.get("started"),
         "finished": manifest.get("finished"),
@@ -124,11 +123,6 @@ def status(run: Run) -> str:
     return "running, or killed" if stored == "running" else stored
 
 
-def last_round(run: Run) -> int:
-    """Return the last recorded round, 0 for none."""
-    return max((int(number(row.get("round")) or 0) for row in run.rounds), default=0)
-
-
 def runs_table(runs: Sequence[Run], labels: Sequence[str], comparison: Comparison) -> Table:
     """Return the table of the runs: their numbers of the comparison, and what they cost."""
     compared = {
@@ -146,7 +140,7 @@ def runs_table(runs: Sequence[Run], labels: Sequence[str], comparison: Compariso
                 name,
                 run.experiment.get("seed"),
                 status(run),
-                last_round(run),
+                run.last_round,
                 None if mean is None else round(mean, 2),
                 None if worst is None else round(worst, 2),
                 round((cost["total_bytes_down"] + cost["total_bytes_up"]) / 1e6, 2),
@@ -202,7 +196,7 @@ def reasons_table(runs: Sequence[Run]) -> Table:
             most = ", ".join(f"{c} ({n})" for c, n in clients.most_common(5))
             more = len(clients) - 5
             whom = most + (f" and {more} more" if more > 0 else "")
-            rounds = [number(event.get("round")) or 0 for event in same]
+            rounds = [event["round"] for event in same]
             kind_words = _KINDS.get(kind, kind)
             ends = min(rounds), max(rounds)
             lines.append((len(same), kind_words, phase, cause, reason, whom, *ends))

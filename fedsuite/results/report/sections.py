@@ -180,7 +180,7 @@ def _tiles(run: Run, comparison: Comparison | None) -> dict[str, str]:
         tiles["with an accuracy"] = short[-1]
     cost = totals(run)
     return tiles | {
-        "rounds": f"{run_tables.last_round(run):,}",
+        "rounds": f"{run.last_round:,}",
         "clients": "",
         "traffic": amount(cost["total_bytes_down"] + cost["total_bytes_up"]),
         "time": duration(cost["total_seconds"]),

@@ -5,6 +5,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from fedsuite.core.errors import one_line
+
 LONGEST = 300
 """Most characters of a text from a run's folder."""
 
@@ -24,8 +26,7 @@ def number(value: object) -> float | None:
 
 def words(value: object) -> str:
     """Return a value as one printable line of bounded length."""
-    line = " ".join(str(value)[: 4 * LONGEST].split())
-    line = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
+    line = one_line(value, LONGEST + 1)
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
 
 

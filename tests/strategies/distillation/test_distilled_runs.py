@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 import fedsuite
-from fedsuite.callbacks.checkpoint_writer import CHECKPOINTS
 from fedsuite.core.errors import ConfigError
 from fedsuite.experiment.experiment import Experiment
+from fedsuite.results.writer import CHECKPOINTS
 from fedsuite.rounds.checkpoint import load_latest
 from tests.small_runs import client_states
 
