@@ -237,7 +237,7 @@ class Guard(Stage):
         for kind, amount in amounts.items():
             if amount > 0:
                 # Sorted anew for each reply, very many replies take very long.
-                insort(self._said.setdefault(self._pool(kind), []), amount)
+                insort(self._said.setdefault(self._pool(kind, reply), []), amount)
         self._held.append((reply, amounts, origins))
         whole = any(limit.medians < math.inf for limit in limits)
         if len(self._held) > HELD and not whole:
@@ -310,13 +310,14 @@ class Guard(Stage):
     ) -> ClientReply:
         """Return a reply with what counts of it."""
         for kind, amount in amounts.items():
-            said = self._said.get(self._pool(kind), ())
+            pool = self._pool(kind, reply)
+            said = self._said.get(pool, ())
             if kind == EXAMPLES:
                 limit = self.max_examples
                 median = usual = lower_median(said) if len(said) >= FEWEST else math.inf
             else:
                 limit = self.max_update_norm
-                median, usual = self._usual(kind, said, origins)
+                median, usual = self._usual(pool, said, origins.get(kind))
                 usual *= self._work_of(reply.client_id)
             counts = limit.of(amount, median, usual)
             if counts >= amount:
@@ -329,22 +330,27 @@ class Guard(Stage):
             )
         return reply
 
-    def _pool(self, kind: str) -> str:
-        """Return the kind with which an amount is compared.
+    def _pool(self, kind: str, reply: ClientReply) -> str:
+        """Return the name of what an amount is compared with.
 
-        Where each client chooses one of several models, few may choose the same.
+        Where each client chooses one of several models, few may choose the same. Where
+        some rounds send a part of a model, its updates are shorter.
         """
         record, space, part = kind.partition(" ")
-        return ARRAYS + space + part if self._one_of and is_model_record(record) else kind
+        if record not in reply.arrays:
+            return kind
+        number = len(reply.arrays[record])
+        record = ARRAYS if self._one_of and is_model_record(record) else record
+        return f"{record}{space}{part} of {number}"
 
     def _usual(
-        self, kind: str, said: Sequence[float], origins: Origins
+        self, pool: str, said: Sequence[float], origin: Arrays | None
     ) -> tuple[float, float]:
         """Return the round's median as it counts, and what lengths are compared with."""
-        median, remembered = lower_median(said), self.remembered.usual(self._pool(kind))
+        median, remembered = lower_median(said), self.remembered.usual(pool)
         if len(said) < FEWEST:
-            if remembered == math.inf and origins.get(kind):
-                remembered = max(length(origins[kind], {}, self._changes), 1.0)
+            if remembered == math.inf and origin:
+                remembered = max(length(origin, {}, self._changes), 1.0)
             return remembered, remembered
         if remembered == math.inf:
             return median, median

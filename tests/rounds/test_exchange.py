@@ -154,6 +154,8 @@ def test_hosted_client_whose_metrics_cannot_be_packed(layout: str) -> None:
     """One client's failure is an entry of the reply, and the others count."""
 
     class Untidy(MatrixClient):
+        SENDS = MatrixClient.SENDS | {"note"}
+
         def train_metrics(self, summary):
             metrics = super().train_metrics(summary)
             return {**metrics, "note": "text"} if self.client_id == 2 else metrics

@@ -91,7 +91,7 @@ def test_control_changes_are_bounded_and_memory_is_restored() -> None:
     guard.counted()
     other = Guard()
     other.restore(guard.state())
-    medians = {"arrays": [1.0], CONTROL_CHANGE: [1.0]}
+    medians = {"arrays of 1": [1.0], f"{CONTROL_CHANGE} of 1": [1.0]}
     assert other.state() == guard.state() == {"medians": medians, "few": {}}
 
 
@@ -125,11 +125,11 @@ def test_what_is_remembered_is_no_ratchet() -> None:
         lie = (20.0**round_number, 0.0)
         passed(guard, [reply(0), reply(1, w=lie), reply(2, w=lie)])
         guard.counted()
-    assert guard.remembered.usual("arrays") <= GROWTH**3
+    assert guard.remembered.usual("arrays of 1") <= GROWTH**3
     for _ in range(REMEMBERED):
         passed(guard, HONEST)
         guard.counted()
-    assert guard.remembered.usual("arrays") == 2.0
+    assert guard.remembered.usual("arrays of 1") == 2.0
 
 
 @given(st.lists(st.floats(1e-3, 1e30), min_size=1, max_size=40))
@@ -147,13 +147,13 @@ def test_rounds_of_few_replies_are_remembered_together() -> None:
     """As of clients whose replies come one by one."""
     guard = Guard()
     for length in (1.0, 3.0, 2.0):
-        assert guard.remembered.usual("arrays") == np.inf
+        assert guard.remembered.usual("arrays of 1") == np.inf
         # A restart forgets none of them.
         state, guard = guard.state(), Guard()
         guard.restore(state)
         passed(guard, [reply(0, w=(length, 0.0))])
         guard.counted()
-    assert guard.remembered.usual("arrays") == 2.0
+    assert guard.remembered.usual("arrays of 1") == 2.0
     assert passed(guard, [reply(1, w=(2.02 * BELIEVED, 0.0))])[1] == [1]
 
 
@@ -197,10 +197,26 @@ def test_of_several_models_to_choose_from_all_lengths_are_compared() -> None:
     assert named == [4] and bounded[0] == pytest.approx(1.0)
 
 
+def test_a_part_of_a_model_is_compared_with_such_parts() -> None:
+    """Nine rounds send one array of two; the tenth sends both, and the long one is new."""
+    guard, named = Guard(), []
+    guard.tell = lambda client_id, change: named.append(client_id)
+    whole = {"w": np.zeros(1), "slow": np.zeros(1)}
+    for slow in (*[0.0] * 9, 500.0):
+        sent = whole if slow else {"w": np.zeros(1)}
+        guard.open(Exchange("train", range(3), {ARRAYS: sent}))
+        moved = {name: np.array([slow if name == "slow" else 1.0]) for name in sent}
+        for client_id in range(3):
+            list(guard.reply(ClientReply(client_id, {ARRAYS: moved}, {}, 1.0)))
+        list(guard.rest())
+        guard.counted()
+    assert named == []
+
+
 def test_a_strategy_remembers_the_lengths_of_rounds_that_count() -> None:
     strategy = FedAvg(fraction_evaluate=0.0)
     run(strategy, TamperingGrid(matrix_app(), 3), 2)
-    assert len(strategy.guard.state()["medians"][ARRAYS]) == 2
+    assert len(strategy.guard.state()["medians"]["arrays of 1"]) == 2
 
 
 SIZES = {0: 20, 1: 20, 2: 20, 3: 20, 4: 400}

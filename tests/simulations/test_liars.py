@@ -43,7 +43,8 @@ def test_the_probe_measures_each_clients_share() -> None:
 def test_the_search_sees_what_the_guard_is_there_for() -> None:
     """Without the guard a claim of 1e6 medians owns the model."""
     lie = "train metric num-examples: times 1e+06 every"
-    assert share_of(lie, max_examples="off").share > 0.99
+    free = {"max_examples": "off", "max_client_weight": 1.0}
+    assert share_of(lie, **free).share > 0.99
     assert share_of(lie).share < 0.5
 
 

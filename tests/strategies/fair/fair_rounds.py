@@ -5,7 +5,7 @@ numbers of examples EXAMPLES. FedAvg gives (0.025, 0.1), the plain mean is (1/15
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from flwr.app import Context
@@ -49,6 +49,11 @@ Extra = Callable[[int], Mapping[str, float]]
 
 class ScriptedClient(MatrixClient):
     """Answers a model and metrics that were written down."""
+
+    SENDS: ClassVar[frozenset[str]] = MatrixClient.SENDS | {
+        *("loss-before", "loss-after", "initial_loss", "learning-rate"),
+        *("discrepancy", "forgotten"),
+    }
 
     script: Callable[[int, int], tuple[Sequence[float], Mapping[str, float]]]
 
