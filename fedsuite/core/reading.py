@@ -51,13 +51,16 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         if error.errno == errno.ELOOP:
             raise _refused(errno.ELOOP, "it is a link: put the file itself there") from None
         raise
-    with open(descriptor, "rb") as file:
+    try:
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISDIR(mode):
             raise _refused(errno.EISDIR, os.strerror(errno.EISDIR))
         if not stat.S_ISREG(mode):
             raise _refused(errno.EINVAL, "it is no file, but a pipe or a device")
-        yield file
+        with open(descriptor, "rb", closefd=False) as file:
+            yield file
+    finally:
+        os.close(descriptor)
 
 
 def read_bytes(path: Path, largest: int = LARGEST) -> bytes:

@@ -30,7 +30,7 @@ from tests.faults.runs import ALL
 
 CASES = 500
 SAMPLE = 12
-PATIENCE_S = 60
+PATIENCE_S = 600
 
 _COMMON: Mapping[str, Any] = {
     "dataset": "digits",
