@@ -1,6 +1,7 @@
 """The width of features, one for all clients of methods that average features."""
 
 from fedsuite.method import FEATURE_WIDTH, Exchange, Expected, FederatedStrategy, RunError
+from fedsuite.rounds.kinds import Kind
 
 WIDTH = "feature-width"
 
@@ -12,10 +13,16 @@ LISTED = 5
 
 
 def agreed_feature_width(strategy: FederatedStrategy) -> int:
-    """Ask all clients how wide their features are; RunError unless all agree.
+    """Ask all clients how wide their features are; return the width that most of them say.
 
     For use inside a round, before anyone trains. Later shapes are checked for all clients,
-    also for those that do not answer.
+    also for those that do not answer. Who says another width is told, and no reply of its
+    width will be used.
+
+    Raises
+    ------
+    RunError
+        If no width is that of more than half of those that answer.
     """
     asked = Exchange(
         FEATURE_WIDTH,
@@ -25,7 +32,9 @@ def agreed_feature_width(strategy: FederatedStrategy) -> int:
     clients: dict[float, list[int]] = {}
     for reply in strategy.exchange(asked):
         clients.setdefault(reply.metrics[WIDTH], []).append(reply.client_id)
-    if len(clients) != 1:
+    common = max(clients, key=lambda width: len(clients[width]))
+    others = {width: clients[width] for width in sorted(clients) if width != common}
+    if 2 * len(clients[common]) <= sum(map(len, clients.values())):
         found = "; ".join(
             f"{width:g} at {_named(clients[width])}" for width in sorted(clients)
         )
@@ -34,7 +43,11 @@ def agreed_feature_width(strategy: FederatedStrategy) -> int:
             f"{found}: give client-models networks that are equally wide before their last "
             "layer, or choose another method"
         )
-    return int(next(iter(clients)))
+    for width, client_ids in others.items():
+        reason = f"its features are {width:g} wide, and those of most clients {common:g}"
+        for client_id in client_ids:
+            strategy.remarks.refuse(client_id, Kind.WRONG_METRICS, reason)
+    return int(common)
 
 
 def _named(clients: list[int]) -> str:

@@ -31,13 +31,11 @@ from tests.strategies.distillation.public import Federation, lying, rows, tables
 @pytest.mark.parametrize("name", KINDS)
 def test_widths_that_differ_are_refused_before_training(name: str) -> None:
     client, strategy = KINDS[name]
-    federation = Federation(client, [wide, eight, *[wide] * 6])
+    federation = Federation(client, [wide, eight] * 4)
     with pytest.raises(RunError) as caught:
         federation.run(strategy(8), 2)
     words = str(caught.value)
-    assert "8 at client 1; 9 at clients 0, 2, 3, 4, 5 and 2 more: give client-models" in (
-        words
-    )
+    assert "8 at clients 1, 3, 5, 7; 9 at clients 0, 2, 4, 6: give client-models" in words
     assert "\n" not in words
     assert not [
         m
@@ -76,6 +74,25 @@ def test_a_width_that_cannot_be_is_no_answer(name: str, width: float) -> None:
     (rejection,) = trace.reports[0].train.rejections
     assert rejection.client_id == 1 and "feature-width" in rejection.reason
     assert len(trace.reports[0].train.rows) == 3
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("width", [8, 10, 990])
+def test_a_width_that_one_client_claims_ends_no_run(name: str, width: float) -> None:
+    kind, strategy = KINDS[name]
+
+    class Lying(kind):  # type: ignore[misc, valid-type]
+        def on_feature_width(self, request: Any) -> Any:
+            reply = super().on_feature_width(request)
+            if self.client_id == 1:
+                reply.metrics["feature-width"] = width
+            return reply
+
+    ran = strategy(3)
+    trace = Federation(Lying, NINE).run(ran, 1)
+    (rejection,) = trace.reports[0].train.rejections
+    assert ran.width == 9 and rejection.client_id == 1
+    assert rejection.reason == f"its features are {width} wide, and those of most clients 9"
 
 
 @pytest.mark.parametrize("name", KINDS)
