@@ -6,7 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 from typing_extensions import override
 
 from fedsuite.core.errors import RunError, described
-from fedsuite.core.files import make_folder
+from fedsuite.core.files import make_folder, remove_file
 from fedsuite.messages.records import Arrays
 from fedsuite.results.writer import CHECKPOINTS, RunFolder
 from fedsuite.rounds.checkpoint import Checkpoint, list_checkpoints
@@ -136,4 +136,4 @@ class CheckpointWriter(Callback):
         if isinstance(state.grid, PersistsClients):
             state.grid.prune_clients(state.strategy.kept_versions)
         for path in list_checkpoints(self._folder)[: -self._keep]:
-            path.unlink(missing_ok=True)
+            remove_file(path)

@@ -57,6 +57,22 @@ def atomic_write(path: Path, data: bytes) -> None:
         raise write_error(path, error) from error
 
 
+def remove_file(path: Path) -> None:
+    """Delete a file, if there is one; a folder of its name is nobody's, and stays.
+
+    Raises
+    ------
+    RunError
+        If it cannot be deleted.
+    """
+    if path.is_dir() and not path.is_symlink():
+        return
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise write_error(path, error) from error
+
+
 def make_folder(path: Path) -> None:
     """Make a folder and its parents, safe against a loss of power.
 

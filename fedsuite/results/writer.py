@@ -28,6 +28,7 @@ from fedsuite.core.files import (
     TEMPORARY_PATTERN,
     atomic_write,
     make_folder,
+    remove_file,
     sync_folder,
     write_error,
 )
@@ -152,7 +153,7 @@ class RunFolder:
             if callable(server_round):
                 server_round = server_round(folder)
             for leftover in path.rglob(TEMPORARY_PATTERN):
-                leftover.unlink(missing_ok=True)
+                remove_file(leftover)
             folder._forget_end(server_round)
             folder.truncate_after(server_round)
             attempt = _later_than(folder.attempt)
@@ -248,11 +249,7 @@ class RunFolder:
 
     def remove(self, name: str) -> None:
         """Delete a file, if it is there."""
-        path = self.path / name
-        try:
-            path.unlink(missing_ok=True)
-        except OSError as error:
-            raise write_error(path, error) from error
+        remove_file(self.path / name)
 
     def update_manifest(self, **changes: object) -> None:
         """Change entries of the manifest, such as ``flwr_run_id``."""

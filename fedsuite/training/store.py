@@ -18,6 +18,7 @@ from fedsuite.core.errors import RunError
 from fedsuite.core.files import (
     atomic_write,
     make_folder,
+    remove_file,
     safetensors_bytes,
 )
 from fedsuite.core.reading import read_arrays
@@ -68,7 +69,7 @@ class FileStore:
         self.write(client_id, version, arrays)
         for path in self._files_of(client_id):
             if path.stem not in needed and is_older(path.stem, version):
-                path.unlink(missing_ok=True)
+                remove_file(path)
 
     def write(self, client_id: int, version: str, arrays: Arrays) -> None:
         """Store a version and leave the others alone."""
@@ -83,7 +84,7 @@ class FileStore:
         """
         for path in self._files_of(client_id):
             if path.stem not in needed:
-                path.unlink(missing_ok=True)
+                remove_file(path)
 
     def _files_of(self, client_id: int) -> list[Path]:
         return list((self._folder / str(int(client_id))).glob("*.safetensors"))

@@ -35,6 +35,8 @@ MOST_OF_SIZE = 2.0
 MOST = 0.5
 """Share that no liar may have more than."""
 
+STOPPED_EARLY = "stopped early"
+
 MOST_POINTS = 10.0
 """Points of accuracy that the others may lose against a liar that is absent."""
 
@@ -106,17 +108,27 @@ def worst_loss(rows: Sequence[Row]) -> Row:
 
 def of_row(row: Row) -> Iterator[str]:
     """Yield in which ways a run is beyond the bounds."""
+    yield from beyond_what_holds(row)
+    if row["ended"] == STOPPED_EARLY:
+        yield "the run stopped early"
+    if float(row["lost"]) > MOST_POINTS:
+        yield f"the others lose {float(row['lost']):.1f} points"
+
+
+def beyond_what_holds(row: Row) -> Iterator[str]:
+    """Yield in which ways a run is beyond the bounds that hold whatever is sent.
+
+    The others' loss of accuracy is no such bound: a mean follows a few liars.
+    """
     if row["share"] and is_averaging(row["method"]):
         share, size = float(row["share"]), float(row["size_share"])
         allowed = min(MOST, MOST_OF_SIZE * size)
         if share > allowed + _ROUNDING:
             yield f"share {share:.2f}, and {allowed:.2f} is allowed"
-    if row["ended"]:
+    if row["ended"] not in ("", STOPPED_EARLY):
         yield f"the run ended: {row['ended'][:120]}"
     if row["named"]:
         yield f"an honest client is named: {row['named']}"
-    if float(row["lost"]) > MOST_POINTS:
-        yield f"the others lose {float(row['lost']):.1f} points"
 
 
 def violations(rows: Sequence[Row]) -> list[str]:
@@ -149,10 +161,16 @@ def _cells(method: str, rows: Sequence[Row]) -> list[str]:
         f"{float(share['share']):.2f}" if share else "-",
         f"{float(share['size_share']):.2f}" if share else "-",
         f"{float(loss['lost']):+.1f}",
-        "yes" if ended else "no",
+        _how_ended(ended),
         "yes" if named else "no",
         f"{rows[0]['seed']}: {', '.join(dict.fromkeys(numbers))}",
     ]
+
+
+def _how_ended(row: Row | None) -> str:
+    if row is None:
+        return "no"
+    return "early" if row["ended"] == STOPPED_EARLY else "yes"
 
 
 def told(rows: Sequence[Row]) -> list[str]:
@@ -163,8 +181,9 @@ def told(rows: Sequence[Row]) -> list[str]:
     times = [float(row["share"]) / float(row["size_share"]) for row in shares]
     beyond = {m: max(map(_points, own)) for m, own in methods.items()}
     hurt = {m: points for m, points in beyond.items() if points > MOST_POINTS}
-    kinds = ("ended", "named")
-    ended, named = ({r["method"] for r in rows if r[kind]} for kind in kinds)
+    ended = {r["method"] for r in rows if r["ended"] not in ("", STOPPED_EARLY)}
+    early = {r["method"] for r in rows if r["ended"] == STOPPED_EARLY}
+    named = {r["method"] for r in rows if r["named"]}
     first = [row["first_suspect"] for row in rows if row["first_suspect"]]
     most = max((float(row["share"]) for row in shares), default=0.0)
     owned = (
@@ -177,6 +196,7 @@ def told(rows: Sequence[Row]) -> list[str]:
         f"- {len(rows)} runs of {len(methods)} methods.",
         owned,
         f"- A lie ends a run of {len(ended)} methods{_names(ended)}.",
+        f"- A lie makes the early stop end a run of {len(early)} methods{_names(early)}.",
         f"- A lie has an honest client named in {len(named)} methods{_names(named)}.",
         f"{lost}{_names(hurt)}.",
     ]

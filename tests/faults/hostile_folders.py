@@ -206,7 +206,11 @@ def another_value(path: Path, chance: random.Random, outside: Path) -> None:
 
 def _odd(text: str, chance: random.Random) -> str:
     """Return JSON with one value replaced, added or taken away."""
-    content = json.loads(text)
+    try:
+        content = json.loads(text)
+    except RecursionError:
+        # An earlier wound: it is as odd as it can be.
+        return text
     holder: Any = content
     while True:
         keys = list(holder) if isinstance(holder, dict) else list(range(len(holder)))
