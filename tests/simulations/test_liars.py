@@ -1,6 +1,7 @@
 """The search for lies: what it measures, what it reads of the code, and a sample of it."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +20,9 @@ from simulations.liars.thresholds import thresholds
 DIGITS = SETTINGS[0]
 SAMPLE = [method for method in METHODS.ours if is_averaging(method)][::20]
 """Every twentieth method that averages models: the others take longer."""
+
+
+ROOT = Path(__file__).parents[2]
 
 
 def share_of(lie: str, **changes: Value) -> Outcome:
@@ -125,3 +129,15 @@ def test_an_absent_client_is_what_liars_are_compared_with() -> None:
     assert absent("fedavg", DIGITS).weights.keys() == set(range(5)) - set(
         absent("fedavg", DIGITS).liars
     )
+
+
+def test_the_page_says_how_often_a_rule_mends_the_worst_lie() -> None:
+    page = " ".join((ROOT / "docs" / "how-to" / "dishonest_clients.md").read_text().split())
+    for rule, sentence in (
+        ("multi-krum", "in {} of the {} methods below that take it"),
+        ("geometric-median", "does so in {} of {}."),
+    ):
+        rows = tables.read(tables.csv_of("mends_after"))
+        lost = [float(row["lost"]) for row in rows if row["aggregator"] == rule]
+        mended = sum(points <= tables.MOST_POINTS for points in lost)
+        assert sentence.format(mended, len(lost)) in page
