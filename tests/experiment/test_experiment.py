@@ -369,7 +369,7 @@ def test_replace_takes_arguments_in_snake_case():
         experiment.replace(num_rounds=0)
 
 
-NAMES = st.text("abcdefghijkABC0123456789._-", min_size=1, max_size=20).map("r{}".format)
+NAMES = st.text("abcdefghijkABC0123456789._-", min_size=1, max_size=20).map("r{}0".format)
 PATHS = st.text(st.characters(exclude_categories=["Cs"], min_codepoint=32))
 
 

@@ -12,8 +12,8 @@ from fedsuite.core.rng import numpy_stream
 from fedsuite.engines import local
 from fedsuite.engines.local import LocalGrid, run_local
 from fedsuite.messages.versions import exchange_of
-from fedsuite.results.layout import read_manifest
-from fedsuite.results.writer import ATTEMPT, RunFolder
+from fedsuite.results.layout import ATTEMPT, read_manifest
+from fedsuite.results.writer import RunFolder
 from fedsuite.rounds.checkpoint import Checkpoint, list_checkpoints
 from fedsuite.running import server
 from fedsuite.running.server import run_experiment
