@@ -32,6 +32,7 @@ from typing_extensions import override
 
 from fedsuite.core.logs import ServerLogger
 from fedsuite.messages.records import ARRAYS, EVALUATE, Arrays, is_model_record
+from fedsuite.rounds.average import FEWEST_OF_HALF
 from fedsuite.rounds.changes import Changes, length, statistics, trained
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.stage import Stage, State
@@ -44,9 +45,6 @@ HELD = 8
 
 FEWEST = 3
 """Fewer replies have no median: they are compared with what is remembered alone."""
-
-FEWEST_OF_HALF = 4
-"""With fewer clients one may be more than all others together."""
 
 BELIEVED_COUNT = 100.0
 """Medians up to which a number of examples is believed that the server does not know."""

@@ -315,7 +315,9 @@ def records_of(path: Path) -> dict[str, Any]:
     found: dict[str, Any] = {"config": {}, "rows": [], "summary": {}, "exit": None}
     for data in entries(path.read_bytes()):
         record = Record.FromString(data)
-        found["config"] |= {u.key: u.value_json for u in record.run.config.update}
+        # The configuration comes with the run or after it, as W&B's process is on time.
+        for config in (record.run.config, record.config):
+            found["config"] |= {u.key: u.value_json for u in config.update}
         if record.WhichOneof("record_type") == "history":
             found["rows"].append(
                 {i.key or "/".join(i.nested_key): i.value_json for i in record.history.item}

@@ -58,19 +58,25 @@ def test_clients_are_asked_once_and_all_of_them(name: str) -> None:
     assert other.width == 9
 
 
-@pytest.mark.parametrize("name", KINDS)
-@pytest.mark.parametrize("width", [0, 2**21, math.nan])
-def test_a_width_that_cannot_be_is_no_answer(name: str, width: float) -> None:
-    kind, strategy = KINDS[name]
+def claiming(kind: Any, width: float) -> Any:
+    """Return a class whose client 1 claims a width of features."""
 
-    class Lying(kind):  # type: ignore[misc, valid-type]
+    class Claiming(kind):  # type: ignore[misc]
         def on_feature_width(self, request: Any) -> Any:
             reply = super().on_feature_width(request)
             if self.client_id == 1:
                 reply.metrics["feature-width"] = width
             return reply
 
-    trace = Federation(Lying, NINE).run(strategy(3), 1)
+    return Claiming
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("width", [0, 2**21, math.nan])
+def test_a_width_that_cannot_be_is_no_answer(name: str, width: float) -> None:
+    kind, strategy = KINDS[name]
+
+    trace = Federation(claiming(kind, width), NINE).run(strategy(3), 1)
     (rejection,) = trace.reports[0].train.rejections
     assert rejection.client_id == 1 and "feature-width" in rejection.reason
     assert len(trace.reports[0].train.rows) == 3
@@ -81,15 +87,8 @@ def test_a_width_that_cannot_be_is_no_answer(name: str, width: float) -> None:
 def test_a_width_that_one_client_claims_ends_no_run(name: str, width: float) -> None:
     kind, strategy = KINDS[name]
 
-    class Lying(kind):  # type: ignore[misc, valid-type]
-        def on_feature_width(self, request: Any) -> Any:
-            reply = super().on_feature_width(request)
-            if self.client_id == 1:
-                reply.metrics["feature-width"] = width
-            return reply
-
     ran = strategy(3)
-    trace = Federation(Lying, NINE).run(ran, 1)
+    trace = Federation(claiming(kind, width), NINE).run(ran, 1)
     (rejection,) = trace.reports[0].train.rejections
     assert ran.width == 9 and rejection.client_id == 1
     assert rejection.reason == f"its features are {width} wide, and those of most clients 9"
