@@ -24,7 +24,7 @@ from fedsuite.core.keys import AUTO, Value, plain_text
 from fedsuite.core.logs import harmless
 from fedsuite.core.output import outliving_terminal, print_line
 from fedsuite.core.own_process import cores
-from fedsuite.core.progress import Work, duration, round_in
+from fedsuite.core.progress import Work, round_in
 from fedsuite.engines.api import experiment_of, write_report_if_wanted
 from fedsuite.experiment.experiment import Experiment, naming, read_file
 from fedsuite.results import paired
@@ -297,11 +297,12 @@ def _work(
                 path.unlink()
         tasks.append(_task(folder, point, actions[point], engine))
     failures: list[str] = []
-    missing_runs = Work("runs", len(tasks))
-    work.leave_out(len(actions) - len(missing))
+    work.done += len(actions) - len(missing)
+    num_ended = 0
 
     def on_end(outcome: Outcome) -> None:
-        missing_runs.advance()
+        nonlocal num_ended
+        num_ended += 1
         work.advance()
         if outcome.error is not None:
             failures.append(f"{outcome.name}: {outcome.error}")
@@ -310,11 +311,8 @@ def _work(
             words = scored(load_run(folder / outcome.name))
             result = f"finished, {words}" if words else "finished"
         how = "failed: " if outcome.error is not None else ""
-        seconds = f"{outcome.seconds:.1f} s"
-        left = missing_runs.seconds_left()
-        wait = f"  about {duration(left)} left" if left else ""
-        place = f"[{missing_runs.done:.0f}/{len(tasks)}]"
-        print_line(f"{place} {outcome.name}  {how}{result}  {seconds}{wait}")
+        place = f"[{num_ended}/{len(tasks)}]"
+        print_line(f"{place} {outcome.name}  {how}{result}  {outcome.seconds:.1f} s")
 
     with work:
         run_tasks(tasks, workers or cores(), on_end, (lock,), partial(_show, work))
