@@ -219,8 +219,6 @@ _DIVISIONS = (
     partition.Pathological,
     partition.PowerLaw,
     covariate_shift.CovariateShift,
-    covariate_shift.PrintedShift,
-    covariate_shift.FirstComponent,
     partition.ClassCount,
     partition.NaturalId,
 )
