@@ -1,9 +1,8 @@
 """Sweeps over the product of values and seeds, with one process per run.
 
-The sweep's folder holds ``sweep.json`` (the base experiment and all points so far),
-``base.toml`` (for the workers), one run folder per point, ``logs/``, and at the end the
-comparison. A sweep that is started again runs missing points. More values or seeds enlarge
-a sweep.
+The sweep's folder holds ``base.toml`` (what all points share), one run folder per point,
+``logs/``, and at the end the comparison. A sweep that is started again runs missing points.
+More values or seeds enlarge a sweep.
 """
 
 import fcntl
@@ -34,17 +33,9 @@ from fedsuite.results.reader import Run, load_run
 from fedsuite.results.summary import last_scores
 from fedsuite.results.tables import print_table
 from fedsuite.results.writer import LOCK
-from fedsuite.sweeps.points import (
-    OWN_KEYS,
-    RECORD,
-    Point,
-    Record,
-    make_points,
-    merge_record,
-)
+from fedsuite.sweeps.points import BASE, OWN_KEYS, Point, make_points, shared_values
 from fedsuite.sweeps.workers import Outcome, Task, run_tasks
 
-BASE = "base.toml"
 LOGS = "logs"
 
 
@@ -113,8 +104,7 @@ def run_sweep(
     failures = run_points(
         folder, base, points, workers, command, work, compared=True, scored=_accuracy
     )
-    runs = [folder / name for name in Record.read(folder).runs]
-    if finished := [run for run in runs if is_finished(run)]:
+    if finished := _finished(folder, points):
         write_report_if_wanted({**read_file(file), **overrides}, finished, folder)
     if failures:
         raise RunError(
@@ -163,19 +153,18 @@ def run_points(
     Stopped
         If Ctrl-C or SIGTERM ends the work.
     """
-    merge_record(folder, base, points)
+    shared_values(folder, base)
     with _claimed(folder) as lock, outliving_terminal():
         # A second time, now that no other sweep uses the folder.
-        record = merge_record(folder, base, points)
+        shared = shared_values(folder, base)
         actions = {point: _action(folder / point.name, point) for point in points}
-        record.write(folder)
-        atomic_write(folder / BASE, tomli_w.dumps(dict(record.base)).encode())
+        atomic_write(folder / BASE, tomli_w.dumps(shared).encode())
         try:
             engine = str(base.get("engine", AUTO))
             failures = _work(folder, actions, engine, workers, lock, work, scored)
             if compared:
                 with harmless("comparison"):
-                    _compare(folder, record)
+                    _compare(folder, points)
         except (KeyboardInterrupt, SystemExit) as error:
             done = sum(is_finished(folder / point.name) for point in points)
             message = f"stopped with {done} of {len(points)} runs done: `{command}` goes on"
@@ -243,7 +232,7 @@ def _claimed(folder: Path) -> Iterator[int]:
 
 
 def _refuse_foreign(folder: Path) -> None:
-    if (folder / RECORD).exists() or not folder.exists():
+    if (folder / BASE).exists() or not folder.exists():
         return
     if any(entry.name not in (LOCK, LOGS) for entry in folder.iterdir()):
         raise RunError(
@@ -394,9 +383,16 @@ def _accuracy(run: Run) -> str:
     return f"{mean} of {scores.short}" if scores.short else mean
 
 
-def _compare(folder: Path, record: Record) -> None:
+def _finished(folder: Path, points: Sequence[Point]) -> list[Path]:
+    """Return the finished runs of a sweep, those of the points first."""
+    own = [folder / point.name for point in points]
+    others = sorted(path for path in folder.iterdir() if path not in own)
+    return [path for path in (*own, *others) if is_finished(path)]
+
+
+def _compare(folder: Path, points: Sequence[Point]) -> None:
     """Show and write the comparison of a sweep's finished runs."""
-    finished = [folder / name for name in record.runs if is_finished(folder / name)]
+    finished = _finished(folder, points)
     if not finished:
         return
     comparison = compare(finished)

@@ -246,7 +246,6 @@ def test_a_sweep_in_processes(command, tmp_path):
         "comparison.md",
         "logs",
         "num-clients-4_s0",
-        "sweep.json",
     }
     log = tmp_path / "sweep" / "logs" / "num-clients-4_s0.log"
     assert "round 3 of 3" in log.read_text()
