@@ -126,7 +126,7 @@ def test_the_small_install_runs_compares_and_names_what_it_lacks(tmp_path: Path)
     printed = done.stdout.splitlines()
     assert printed.count(f"no report: the page {page}") == 3
     assert (tmp_path / "runs" / "b" / "model.safetensors").exists()
-    assert (tmp_path / "both" / "comparison.csv").exists()
+    assert (tmp_path / "both" / "comparison.md").exists()
     numbers = "needs prometheus_client: pip install 'prometheus-client>=0.20'"
     hub = "needs flwr_datasets: pip install 'flwr-datasets>=0.5'"
     lines = done.stderr.splitlines()

@@ -242,7 +242,6 @@ def test_a_sweep_in_processes(command, tmp_path):
         LOCK,
         "base.toml",
         "by_seed.csv",
-        "comparison.csv",
         "comparison.md",
         "logs",
         "num-clients-4_s0",
