@@ -13,7 +13,6 @@ from fedsuite.data.federated import (
     FederatedData,
     Split,
 )
-from fedsuite.data.holdings import PartitionRow, partition_table
 from fedsuite.data.loading import load_federated_data
 from fedsuite.data.partition import (
     ClassCount,
@@ -45,7 +44,6 @@ __all__ = [
     "Iid",
     "NaturalId",
     "Partition",
-    "PartitionRow",
     "Pathological",
     "PowerLaw",
     "PublicData",
@@ -55,5 +53,4 @@ __all__ = [
     "Source",
     "Split",
     "load_federated_data",
-    "partition_table",
 ]
