@@ -236,12 +236,8 @@ def over_seeds_table(rows: Sequence[FairnessRow]) -> list[list[str]]:
 
 def by_seed_table(rows: Sequence[FairnessRow]) -> list[list[str]]:
     """Return heading and cells of each run, with intervals."""
-    lines = [
-        [
-            *("experiment", "score", "seed", "CF", "95 % interval"),
-            *("max", "average", "incentive"),
-        ]
-    ]
+    numbers = ["max", "average", "incentive"]
+    lines = [["experiment", "score", "seed", "CF", "95 % interval", *numbers]]
     for row in rows:
         for run in row.runs:
             cf = UNDEFINED if run.cf is None else f"{run.cf:.2f}"

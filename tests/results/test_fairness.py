@@ -149,7 +149,6 @@ def test_spread_is_over_seeds_and_undefined_ones_are_counted(tmp_path: Path) -> 
     assert [cells[3] for cells in by_seed_table([row])[1:]] == [
         "97.39",
         "-98.26",
-        LEGEND,
         UNDEFINED,
     ]
     assert [cells[2] for cells in by_seed_table([row])[1:]] == ["0", "1", "2"]
