@@ -7,7 +7,6 @@ More values or seeds enlarge a sweep.
 
 import fcntl
 import os
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
@@ -22,7 +21,7 @@ from fedsuite.core.files import TEMPORARY_PATTERN, atomic_write, write_error
 from fedsuite.core.keys import AUTO, Value, plain_text
 from fedsuite.core.logs import harmless
 from fedsuite.core.output import outliving_terminal, print_line
-from fedsuite.core.own_process import cores
+from fedsuite.core.own_process import cores, typed
 from fedsuite.core.progress import Work, round_in
 from fedsuite.engines.api import experiment_of, write_report_if_wanted
 from fedsuite.experiment.experiment import Experiment, naming, read_file
@@ -98,11 +97,10 @@ def run_sweep(
         points = make_points(base, grid, range(first_seed, first_seed + seeds))
     if left_out:
         print_line(f"left out, as they have no effect here: {', '.join(left_out)}")
-    command = _command(file, grid, (first_seed, seeds), workers, output, overrides)
     folder = Path(os.path.abspath(output))
     work = Work("runs", len(points))
     failures = run_points(
-        folder, base, points, workers, command, work, compared=True, scored=_accuracy
+        folder, base, points, workers, work, compared=True, scored=_accuracy
     )
     if finished := _finished(folder, points):
         write_report_if_wanted({**read_file(file), **overrides}, finished, folder)
@@ -119,7 +117,6 @@ def run_points(
     base: Mapping[str, Value],
     points: Sequence[Point],
     workers: int,
-    command: str,
     work: Work,
     *,
     compared: bool,
@@ -137,8 +134,6 @@ def run_points(
         The points.
     workers
         Runs at a time; 0 is one per core.
-    command
-        Shell command that does what is missing, for the message at Ctrl-C.
     work
         What the runs are part of, for the terminal.
     compared
@@ -167,7 +162,7 @@ def run_points(
                     _compare(folder, points)
         except (KeyboardInterrupt, SystemExit) as error:
             done = sum(is_finished(folder / point.name) for point in points)
-            message = f"stopped with {done} of {len(points)} runs done: `{command}` goes on"
+            message = f"stopped with {done} of {len(points)} runs done: `{typed()}` goes on"
             code = error.code if isinstance(error, SystemExit) else None
             raise (
                 Stopped(message, code) if isinstance(code, int) else Stopped(message)
@@ -349,24 +344,6 @@ def set_options(settings: Mapping[str, Value]) -> list[str]:
     """Return values as options ``--set`` of the command line."""
     words = [("--set", f"{name}={plain_text(value)}") for name, value in settings.items()]
     return [word for pair in words for word in pair]
-
-
-def _command(
-    file: Path,
-    grid: Sequence[str],
-    seeds: tuple[int, int],
-    workers: int,
-    output: Path,
-    overrides: Mapping[str, Value],
-) -> str:
-    """Return the shell command that runs a sweep's missing points."""
-    words = ["fedsuite", "sweep", str(file)]
-    for values in grid:
-        words += ["--grid", values]
-    first, count = seeds
-    words += ["--seeds", str(count), *(["--first-seed", str(first)] if first else [])]
-    words += ["--output", str(output), *set_options(overrides)]
-    return shlex.join([*words, "--workers", str(workers)] if workers else words)
 
 
 def is_finished(folder: Path) -> bool:
