@@ -17,7 +17,7 @@ from statistics import fmean
 import tomli_w
 
 from fedsuite.core.errors import ConfigError, RunError, Stopped
-from fedsuite.core.files import TEMPORARY_PATTERN, atomic_write, write_error
+from fedsuite.core.files import atomic_write, write_error
 from fedsuite.core.keys import AUTO, Value, plain_text
 from fedsuite.core.logs import harmless
 from fedsuite.core.output import outliving_terminal, print_line
@@ -27,11 +27,11 @@ from fedsuite.engines.api import experiment_of, write_report_if_wanted
 from fedsuite.experiment.experiment import Experiment, naming, read_file
 from fedsuite.results import paired
 from fedsuite.results.compare import compare
-from fedsuite.results.layout import EXPERIMENT, MANIFEST, read_manifest
+from fedsuite.results.layout import MANIFEST, read_manifest
 from fedsuite.results.reader import Run, load_run
 from fedsuite.results.summary import last_scores
 from fedsuite.results.tables import print_table
-from fedsuite.results.writer import LOCK
+from fedsuite.results.writer import LOCK, is_used
 from fedsuite.sweeps.points import BASE, OWN_KEYS, Point, make_points, shared_values
 from fedsuite.sweeps.workers import Outcome, Task, run_tasks
 
@@ -243,19 +243,11 @@ def _action(folder: Path, point: Point) -> Action:
                 f"run folder {folder} holds another experiment: choose another --output"
             )
         return Action.SKIP if is_finished(folder) else Action.RESUME
-    _leftovers(folder)
+    if is_used(folder):
+        raise RunError(
+            f"{folder} is in the way of a run: move it, or choose another --output"
+        )
     return Action.START
-
-
-def _leftovers(folder: Path) -> list[Path]:
-    """Return the files of a run killed at its start; refuse other files."""
-    files = list(folder.iterdir()) if folder.exists() else []
-    for path in files:
-        if path.name not in (EXPERIMENT, LOCK) and not path.match(TEMPORARY_PATTERN):
-            raise RunError(
-                f"{path} is in the way of a run: move it, or choose another --output"
-            )
-    return files
 
 
 def _work(
@@ -274,12 +266,7 @@ def _work(
     for note in dict.fromkeys(point.note for point in actions if point.note):
         print_line(note)
     missing = [point for point, action in actions.items() if action is not Action.SKIP]
-    tasks = []
-    for point in missing:
-        if actions[point] is Action.START:
-            for path in _leftovers(folder / point.name):
-                path.unlink()
-        tasks.append(_task(folder, point, actions[point], engine))
+    tasks = [_task(folder, point, actions[point], engine) for point in missing]
     failures: list[str] = []
     work.done += len(actions) - len(missing)
     num_ended = 0
