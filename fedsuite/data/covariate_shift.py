@@ -47,24 +47,13 @@ def effective_size(log_weights: FloatArray) -> float:
     return float(np.exp(2 * total - squares))
 
 
-def draw_rows(
-    rng: Generator, log_weights: FloatArray, size: int, replacement: bool
-) -> IntArray:
-    """Draw rows with chances proportional to their weights.
-
-    Without replacement each draw is among the rows left, which pulls the mean back to the
-    pool's mean: the more rows are drawn, the further.
-    """
+def draw_rows(rng: Generator, log_weights: FloatArray, size: int) -> IntArray:
+    """Draw rows, with replacement, with chances proportional to their weights."""
     if size == 0:
         return np.empty(0, np.int64)
-    if replacement:
-        chances = np.exp(log_weights - np.logaddexp.reduce(log_weights))
-        rows: IntArray = rng.choice(len(log_weights), size, p=chances / chances.sum())
-        return rows
-    # The rows with the largest log-weight plus Gumbel noise are such draws, in order.
-    ranks = log_weights + rng.gumbel(size=len(log_weights))
-    order: IntArray = np.argsort(-ranks, kind="stable")[:size]
-    return order
+    chances = np.exp(log_weights - np.logaddexp.reduce(log_weights))
+    rows: IntArray = rng.choice(len(log_weights), size, p=chances / chances.sum())
+    return rows
 
 
 class CovariateShift(Sized):
@@ -85,10 +74,6 @@ class CovariateShift(Sized):
         "none",
         minimum=0,
     )
-    shift_replacement: bool = key(
-        default=True,
-        help="whether rows are drawn with replacement; without, the shift falls short of C",
-    )
 
     def _draw(self, samples: Samples, num_clients: int, rng: Generator) -> Partition:
         pools = self._pools(samples)
@@ -102,9 +87,7 @@ class CovariateShift(Sized):
             weights = [ratio_log_weights(pool, shift) for pool in pools]
             for part, drawn in enumerate(held):
                 size = int(sizes[part][client])
-                drawn.append(
-                    draw_rows(draws[part], weights[part], size, self.shift_replacement)
-                )
+                drawn.append(draw_rows(draws[part], weights[part], size))
             effective.append(effective_size(weights[0]))
         train, test = held
         report = measure_shift(pools, samples.train_labels, train, test, effective)

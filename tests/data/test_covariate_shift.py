@@ -108,19 +108,6 @@ def test_effective_size_is_that_of_the_theory(gaussian):
     assert column(parts, "effective_size") == pytest.approx([expected] * 10, rel=0.1)
 
 
-def test_without_replacement_rows_are_distinct_and_the_shift_falls_short(gaussian):
-    with_copies = divided(gaussian, "covariate-shift", data_fraction=0.5)
-    without = divided(
-        gaussian, "covariate-shift", data_fraction=0.5, shift_replacement=False
-    )
-    assert all(len(np.unique(rows)) == len(rows) for rows in without.train)
-    assert column(without, "distinct").tolist() == [len(rows) for rows in without.train]
-    assert (
-        column(without, "squared_shift")[0] < 0.8 * column(with_copies, "squared_shift")[0]
-    )
-    assert column(with_copies, "distinct")[0] < len(with_copies.train[0])
-
-
 def test_sizes_are_equal_or_power_law(gaussian):
     sizes = [len(rows) for rows in divided(gaussian, "covariate-shift").train]
     assert sizes == [len(rows) for rows in divided(gaussian, "power-law").train]
@@ -158,22 +145,12 @@ def test_a_clients_direction_is_its_own(gaussian, monkeypatch):
 
 class TestDraws:
     @pytest.mark.parametrize("offset", [0.0, -1e5, 1e5])
-    @pytest.mark.parametrize("replacement", [True, False])
-    def test_chances_are_proportional_to_weights(self, offset, replacement):
+    def test_chances_are_proportional_to_weights(self, offset):
         """Weights 1 to 3, far beyond what exp can hold without log arithmetic."""
         log_weights = offset + np.log([1.0, 3.0])
         rng = np.random.default_rng(2)
-        draws = [draw_rows(rng, log_weights, 1, replacement)[0] for _ in range(4000)]
+        draws = [draw_rows(rng, log_weights, 1)[0] for _ in range(4000)]
         assert np.mean(draws) == pytest.approx(0.75, abs=0.03)
-
-    def test_second_draw_without_replacement_is_among_the_rest(self):
-        rng = np.random.default_rng(2)
-        log_weights = np.log([1.0, 3.0, 4.0])
-        pairs = [draw_rows(rng, log_weights, 2, False) for _ in range(4000)]
-        assert all(a != b for a, b in pairs)
-        # P(0 is left out) = 3/8 * 4/5 + 4/8 * 3/4
-        left_out = np.mean([0 not in pair for pair in pairs])
-        assert left_out == pytest.approx(0.675, abs=0.03)
 
     @pytest.mark.parametrize("offset", [0.0, -1e5, 1e5])
     def test_effective_size_by_hand(self, offset):
