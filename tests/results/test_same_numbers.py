@@ -135,7 +135,7 @@ def test_an_option_of_the_report_of_one_run_has_an_effect(runs, tmp_path):
     assert "Comparison" not in page.read_text().partition("<script")[0]
     options = ["--evaluations", "2", "--output", str(page)]
     assert CliRunner().invoke(app, ["report", str(runs[0]), *options]).exit_code == 0
-    assert cells(page.read_text())[0][4].startswith("65.50")
+    assert cells(page.read_text())[0][3].startswith("65.50")
     assert "<dd>65.5 %</dd>" in page.read_text()
 
 
