@@ -63,7 +63,7 @@ def without_rows(experiment: Experiment) -> Any:
     return SimpleNamespace(
         input_shape=dataset.input_shape,
         num_classes=dataset.num_classes,
-        holds_words=dataset.name in ("reddit", "synthetic-ehr"),
+        holds_words=dataset.name == "reddit",
         standardisation=(dataset.mean, dataset.std),
     )
 

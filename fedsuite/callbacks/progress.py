@@ -49,9 +49,6 @@ class Progress(Callback):
     @override
     def on_round_end(self, state: RunState, report: RoundReport) -> None:
         self._rounds.show(report.server_round)
-        if not self._last:
-            # The first round loads what the others find in memory.
-            self._rounds.settle()
         self._accuracy = self._words(report)
         due = (
             report.num_rounds <= ALWAYS_BELOW

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Annotated
 
-import click
 import typer
 
 from fedsuite.experiment.command_options import (
@@ -21,7 +20,7 @@ app = typer.Typer(
 
 
 @app.command()
-def communication(
+def costs(
     runs: RunsArgument,
     output: OutputOption = Path("analysis"),
     target: Annotated[
@@ -38,26 +37,12 @@ def communication(
             "rows."
         ),
     ] = "",
-    direction: Annotated[
-        str,
-        typer.Option(
-            click_type=click.Choice(["both", "up", "down"]),
-            help="Count uploads, downloads, or both.",
-        ),
-    ] = "both",
     overwrite: OverwriteOption = False,
 ) -> None:
-    """Plot accuracy against parameters and bytes sent, and tell what each target costs."""
-    from fedsuite.results.communication import Direction, write_communication
+    """Tell the bytes and seconds that accuracies cost, and plot accuracy against them."""
+    from fedsuite.results.costs import write_costs
 
-    write_communication(
-        runs,
-        output,
-        percent=target or [],
-        metric=metric,
-        direction=Direction(direction),
-        overwrite=overwrite,
-    )
+    write_costs(runs, output, percent=target or [], metric=metric, overwrite=overwrite)
 
 
 @app.command()
@@ -77,44 +62,6 @@ def contributions(
     files = Output.claim(output, "contributions", overwrite=overwrite)
     alone = standalone_runs(loaded, [load_run(path) for path in standalone or []])
     write_contributions(files, loaded, alone)
-
-
-@app.command()
-def round_time(
-    runs: RunsArgument,
-    output: OutputOption = Path("analysis"),
-    baseline: Annotated[
-        str | None,
-        typer.Option(help="Label whose rounds are 1; default: that of fedavg."),
-    ] = None,
-    budget: Annotated[
-        str | None,
-        typer.Option(help="Label that sets the time; default: that of fedakd."),
-    ] = None,
-    rounds: Annotated[
-        int, typer.Option(min=0, help="Its rounds; 0: as many as its runs have.")
-    ] = 0,
-    clock: Annotated[
-        str,
-        typer.Option(
-            click_type=click.Choice(["wall", "cpu"]),
-            help="Wall-clock time, or that of the processor.",
-        ),
-    ] = "wall",
-    overwrite: OverwriteOption = False,
-) -> None:
-    """Time the rounds of methods, and tell the rounds that each gets in the same time."""
-    from fedsuite.results.round_time import Clock, write_round_time
-
-    write_round_time(
-        runs,
-        output,
-        baseline=baseline,
-        budget=budget,
-        rounds=rounds,
-        clock=Clock(clock),
-        overwrite=overwrite,
-    )
 
 
 @app.command()

@@ -402,10 +402,10 @@ def fairness(
 ) -> None:
     """Set clients' accuracies against those they reach alone; --set is for Standalone."""
     from fedsuite.results.fairness import (
+        LEGEND,
         TEXTS,
         by_seed_table,
         fairness_rows,
-        notes,
         over_seeds_table,
         write_fairness,
     )
@@ -419,7 +419,7 @@ def fairness(
     alone = standalone_runs(loaded, standalones, overrides(settings))
     rows = fairness_rows(loaded, alone, evaluations, ends)
     print_table(console_table(over_seeds_table(rows), left=TEXTS))
-    print_table(console_table(by_seed_table(rows), notes(rows), TEXTS))
+    print_table(console_table(by_seed_table(rows), [LEGEND], TEXTS))
     if output is not None:
         write_fairness(rows, output)
         print(f"tables: {output}")

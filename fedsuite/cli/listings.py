@@ -14,7 +14,7 @@ from fedsuite.core.extras import EXTRA_OF, how_to_install
 from fedsuite.core.keys import Key, toml_text
 from fedsuite.core.plug_ins import Registry
 from fedsuite.core.registry import METHODS, Method, find_method
-from fedsuite.data import DATASETS, ClientShift, DatasetSpec, FederatedData, partition_table
+from fedsuite.data import DATASETS, ClientShift, DatasetSpec, FederatedData
 from fedsuite.models import MODELS
 from fedsuite.strategies import load_strategy
 
@@ -175,15 +175,16 @@ def partition_listing(data: FederatedData) -> Table:
     """Return the partition table, one row per client."""
     shown = range(data.num_classes) if data.num_classes <= MANY_CLASSES else range(0)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    kept = ["validation"] if data.partition.validation else []
-    classes = (str(label) for label in shown)
-    for heading in ("client", "train", *kept, "test", "classes", *classes):
+    held = data.partition
+    parts = {"train": held.train, "validation": held.validation, "test": held.test}
+    kept = {name: rows for name, rows in parts.items() if rows}
+    for heading in ("client", *kept, "classes", *map(str, shown)):
         table.add_column(heading, justify="right", no_wrap=True)
-    for row in partition_table(data):
-        validation = [] if row.validation_size is None else [row.validation_size]
-        sizes = (row.client_id, row.train_size, *validation, row.test_size, row.num_classes)
-        counts = [str(row.class_counts[label] or "·") for label in shown]
-        table.add_row(*(str(size) for size in sizes), *counts)
+    for client, of_class in enumerate(data.class_counts().tolist()):
+        sizes = (len(rows[client]) for rows in kept.values())
+        counts = (str(of_class[label] or "·") for label in shown)
+        num_classes = sum(count > 0 for count in of_class)
+        table.add_row(*map(str, (client, *sizes, num_classes)), *counts)
     return table
 
 

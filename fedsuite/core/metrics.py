@@ -22,8 +22,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedsuite.core.rng import numpy_stream
-
 
 def is_accuracy(name: str) -> bool:
     """Return whether a column of ``clients.jsonl`` holds accuracies, so fractions."""
@@ -224,110 +222,22 @@ def collaborative_fairness(
     return float(100 * np.clip(x @ y / np.sqrt((x @ x) * (y @ y)), -1, 1))
 
 
-@dataclass(frozen=True)
-class Interval:
-    """A bootstrap interval of collaborative fairness.
-
-    Parameters
-    ----------
-    low, high
-        Ends of the interval, between -100 and 100.
-    num_undefined
-        Resamples left out because their correlation is undefined.
-    """
-
-    low: float
-    high: float
-    num_undefined: int
-
-
-def interval_over_tests(
-    standalone: Sequence[float],
-    federated: Sequence[float],
-    sizes: Sequence[int],
-    *,
-    level: float = 0.95,
-    resamples: int = 2000,
-    seed: int = 0,
-) -> Interval | None:
-    """Return an interval of CF under new tests of the same clients.
-
-    The ends are percentiles of :func:`collaborative_fairness` over resamples. A resample
-    draws each client's accuracy as a share of ``sizes[k]`` samples around the measured
-    accuracy (with half a hit and half a miss added, so that 100 % is not certain). Noise
-    lowers a correlation, and resamples have noise twice. So the interval lies low where
-    clients differ by little more than their noise.
-
-    A client's two accuracies are drawn independently. Two accuracies on the same samples
-    share luck, which raises the measured CF; the interval leaves this out.
-
-    Parameters
-    ----------
-    standalone, federated
-        Accuracies by client, fractions.
-    sizes
-        Test samples by client.
-    level
-        Share of the resamples within the interval.
-    resamples, seed
-        Number of bootstrap resamples, and the seed of their draws.
-
-    Returns
-    -------
-    Interval or None
-        None where the correlation of the data or of every resample is undefined.
-    """
-    stream = numpy_stream(seed, "bootstrap-tests")
-    counts = np.asarray(sizes, dtype=np.int64)
-    if (counts < 1).any():
-        raise ValueError(f"test sizes {counts.tolist()}: expected at least 1 each")
-    x, y = (
-        stream.binomial(counts, chance, (resamples, len(counts))) / counts
-        for chance in (
-            (_fractions(values) * counts + 0.5) / (counts + 1)
-            for values in (standalone, federated)
-        )
-    )
-    return _interval(collaborative_fairness(standalone, federated), x, y, level)
-
-
 def interval_over_clients(
-    standalone: Sequence[float],
-    federated: Sequence[float],
-    *,
-    level: float = 0.95,
-    resamples: int = 2000,
-    seed: int = 0,
-) -> Interval | None:
-    """Return an interval of CF for other clients, drawn as these clients were.
+    standalone: Sequence[float], federated: Sequence[float]
+) -> tuple[float, float] | None:
+    """Return Fisher's 95 % interval of CF for other clients, drawn as these clients were.
 
-    The function resamples clients with replacement, so ten clients give a wide interval.
-    Clients whose sizes are fixed by design are no random draw; :func:`interval_over_tests`
-    then answers the narrower question. Parameters and result are as there.
+    It holds 0 where the clients' accuracies may be unrelated. None where the correlation is
+    undefined, or of fewer than four clients. Clients whose sizes are fixed by design are no
+    random draw.
     """
-    stream = numpy_stream(seed, "bootstrap-clients")
-    x, y = _finite_vector(standalone), _finite_vector(federated)
-    resampled = stream.integers(len(x), size=(resamples, len(x)))
-    return _interval(collaborative_fairness(x, y), x[resampled], y[resampled], level)
+    from scipy.stats import pearsonr
 
-
-def critical_fairness(num_clients: int, level: float = 0.95) -> float:
-    """Return the CF that unrelated accuracies exceed in size with chance ``1 - level``.
-
-    Parameters
-    ----------
-    num_clients
-        At least 3; 10 clients give 63.2.
-    level
-        Between 0 and 1.
-    """
-    from scipy.stats import t
-
-    if num_clients < 3:
-        raise ValueError(f"num_clients = {num_clients}: expected at least 3")
-    free = num_clients - 2
-    quantile = float(t.ppf((1 + level) / 2, free))
-    return 100 * quantile / float(np.sqrt(free + quantile**2))
+    if len(standalone) < 4 or collaborative_fairness(standalone, federated) is None:
+        return None
+    with np.errstate(divide="ignore"):  # of a perfect correlation
+        low, high = pearsonr(standalone, federated).confidence_interval(0.95)
+    return 100 * float(low), 100 * float(high)
 
 
 def participation_incentive(
@@ -344,40 +254,6 @@ def participation_incentive(
     if len(x) != len(y):
         raise ValueError(f"accuracies of {len(x)} and {len(y)} clients: expected the same")
     return float(np.mean(y >= x))
-
-
-def _interval(
-    measured: float | None,
-    x: NDArray[np.float64],
-    y: NDArray[np.float64],
-    level: float,
-) -> Interval | None:
-    """Return the percentile interval of the rows' correlations."""
-    correlations = _row_correlations(x, y)
-    defined = correlations[np.isfinite(correlations)]
-    if measured is None or not defined.size:
-        return None
-    low, high = 100 * np.quantile(defined, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(float(low), float(high), len(correlations) - len(defined))
-
-
-def _row_correlations(
-    x: NDArray[np.float64], y: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Return Pearson's correlation of each pair of rows, NaN where one is constant."""
-    constant = (np.ptp(x, axis=1) == 0) | (np.ptp(y, axis=1) == 0)
-    x = x - x.mean(axis=1, keepdims=True)
-    y = y - y.mean(axis=1, keepdims=True)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        pearson = (x * y).sum(axis=1) / np.sqrt((x * x).sum(axis=1) * (y * y).sum(axis=1))
-    return np.where(constant, np.nan, np.clip(pearson, -1, 1))
-
-
-def _fractions(values: ArrayLike) -> NDArray[np.float64]:
-    vector = _finite_vector(values)
-    if (vector < 0).any() or (vector > 1).any():
-        raise ValueError("an accuracy is outside 0 to 1: expected fractions")
-    return vector
 
 
 def _mean(values: NDArray[np.float64]) -> float:

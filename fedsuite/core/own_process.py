@@ -1,6 +1,7 @@
-"""Environment and number of fedsuite's own processes."""
+"""Environment, number and command of fedsuite's own processes."""
 
 import os
+import shlex
 import site
 import sys
 import sysconfig
@@ -49,6 +50,14 @@ def anywhere(values: Mapping[str, str]) -> dict[str, str]:
     path = {"PYTHONPATH": os.pathsep.join(folders)} if folders else {}
     others = {name: value for name, value in values.items() if name != "PYTHONPATH"}
     return others | rooted | path
+
+
+def typed() -> str:
+    """Return the shell command that this process is."""
+    program = Path(sys.argv[0])
+    if program.stem == "fedsuite" or program.parts[-2:] == ("fedsuite", "__main__.py"):
+        return shlex.join(["fedsuite", *sys.argv[1:]])
+    return shlex.join(["python", *sys.orig_argv[1:]])
 
 
 def cores() -> int:

@@ -10,9 +10,9 @@
 Each work under way has a line, which vanishes with it. What is printed meanwhile stands
 above. Nothing is drawn outside of :func:`shown`, or where standard output is no terminal.
 
-No thread draws, because threads disturb forks: a line is drawn when its work advances, a
-few times a second at most. The cursor stays visible, so that a killed process leaves
-nothing to mend.
+rich draws the lines, and measures the pace. No thread draws, because threads disturb forks:
+a line is drawn when its work advances, a few times a second at most. The cursor stays
+visible, so that a killed process leaves nothing to mend.
 """
 
 import math
@@ -30,8 +30,7 @@ from fedsuite.core.logs import json_logs
 from fedsuite.core.output import is_terminal
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
-    from rich.live import Live
+    from rich.progress import Progress, TaskID
 
 Item = TypeVar("Item")
 
@@ -42,12 +41,7 @@ SECONDS_BETWEEN = 0.2
 """Least pause between two drawings."""
 
 _ROUND = re.compile(r"round +(\d+) of (\d+)  ")
-
-_BAR = 8, 30
-"""Least and most characters of a bar."""
-
-_NOTE = 12
-"""Least characters of a note."""
+_DAY_S = 86400
 
 
 class Work:
@@ -65,20 +59,13 @@ class Work:
 
     def __init__(self, what: str, total: float | None = None, done: float = 0) -> None:
         self.what, self.total, self.done = what, total, done
-        self.note = ""
-        """What happens now, in a few words."""
-        self.partial = 0.0
-        """How much is done of what is under way."""
-        self._began = self._changed = time.monotonic()
-        # Moments from which the pace may be measured, and how much was done then.
-        self._origins = [(self._began, done)]
         self._display: _Display | None = None
+        self._task: TaskID | None = None
 
     def __enter__(self) -> Self:
         self._display = _current.get()
         if self._display is not None:
-            self._display.works.append(self)
-            self._display.draw()
+            self._task = self._display.begin(self)
         return self
 
     def __exit__(
@@ -87,56 +74,23 @@ class Work:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._display is not None:
-            self._display.works.remove(self)
-            self._display.draw()
+        if self._display is not None and self._task is not None:
+            self._display.end(self._task)
 
     def advance(self, amount: float = 1, note: str = "") -> None:
         """Count what was done, and say what happens now."""
-        self.show(self.done + amount, 0.0, note)
+        self.show(self.done + amount, note=note)
 
     def show(self, done: float, partial: float = 0.0, note: str = "") -> None:
         """Set how much is done, how much of what is under way, and what happens now."""
-        if (done, partial) != (self.done, self.partial):
-            self._changed = time.monotonic()
-        self.done, self.partial, self.note = done, partial, note
-        if self._display is not None:
-            self._display.draw_if_due()
-
-    def leave_out(self, amount: float) -> None:
-        """Count what need not be done, which says nothing about the pace."""
-        self.done += amount
-        self._origins = [(when, before + amount) for when, before in self._origins]
-
-    def settle(self) -> None:
-        """Measure the pace from now on, because what was done until now was slower."""
-        self._origins.append((time.monotonic(), self.done))
+        self.done = done
+        if self._display is not None and self._task is not None:
+            self._display.change(self._task, completed=done + partial, note=note)
 
     @property
     def due(self) -> bool:
         """Whether it is time to draw the progress again."""
         return self._display is not None and self._display.due
-
-    def seconds_left(self) -> float | None:
-        """Return the time left at the pace so far; None where there is no pace yet."""
-        done = self.done + self.partial
-        origins = [origin for origin in self._origins if origin[1] < done]
-        if self.total is None or not origins or done > self.total:
-            return None
-        began, before = origins[-1]
-        pace = (self._changed - began) / (done - before)
-        return max(pace * (self.total - done) - (time.monotonic() - self._changed), 0.0)
-
-    def seconds(self) -> float:
-        """Return for how long the work has been under way."""
-        return time.monotonic() - self._began
-
-
-def duration(seconds: float) -> str:
-    """Return a time in the unit that suits it: ``40 s``, ``12 min``, ``3.5 h``."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def round_words(server_round: int, num_rounds: int) -> str:
@@ -178,15 +132,14 @@ def redraw() -> None:
 def counted(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
     """Return the items, and note how many have come at the innermost work under way."""
     display = _current.get()
-    if display is None or not display.works:
+    if display is None:
         return iter(items)
-    work, come = display.works[-1], 0
+    come = 0
 
     def count(item: Item) -> Item:
         nonlocal come
         come += 1
-        work.note = f"{come} of {total} {what}"
-        display.draw_if_due()
+        display.note(f"{come} of {total} {what}")
         return item
 
     # A map, because a generator would keep the last item.
@@ -197,94 +150,73 @@ class _Display:
     """The lines at the bottom of the terminal."""
 
     def __init__(self) -> None:
-        self.works: list[Work] = []
-        self._live: Live | None = None
+        self._progress: Progress | None = None
         self._next = 0.0
 
     @property
     def due(self) -> bool:
         return time.monotonic() >= self._next
 
-    def draw_if_due(self) -> None:
-        if self.works and self.due:
-            self.draw()
+    def begin(self, work: Work) -> "TaskID":
+        """Draw work that begins."""
+        if self._progress is None:
+            self._progress = _progress()
+        task = self._progress.add_task(
+            work.what, total=work.total, completed=work.done, note=""
+        )
+        self._draw()
+        return task
 
-    def draw(self) -> None:
-        """Draw the work under way; without any the lines vanish."""
-        if not self.works or self._next == math.inf:
-            self.stop()
+    def end(self, task: "TaskID") -> None:
+        """Take the line of ended work away; after the last, none is kept free."""
+        if self._progress is not None:
+            self._progress.remove_task(task)
+            if self._progress.task_ids:
+                self._draw()
+            else:
+                self.stop()
+
+    def change(self, task: "TaskID", **changes: Any) -> None:
+        """Change a line."""
+        if self._progress is not None:
+            self._progress.update(task, **changes)
+            self.draw_if_due()
+
+    def note(self, note: str) -> None:
+        """Change the note of the innermost work."""
+        if self._progress is not None:
+            self.change(self._progress.task_ids[-1], note=note)
+
+    def draw_if_due(self) -> None:
+        """Draw the lines, unless they have been drawn just now."""
+        if self.due:
+            self._draw()
+
+    def _draw(self) -> None:
+        if self._progress is None or self._next == math.inf:
             return
         try:
-            if self._live is None:
-                self._live = _live(lambda: _Lines(self.works))
-                self._live.start()
-            self._live.refresh()
+            self._progress.start()
+            self._progress.refresh()
         except (OSError, ValueError):
             # The terminal has gone: nothing is drawn any more.
             self._next = math.inf
-            self.stop()
             return
         self._next = time.monotonic() + SECONDS_BETWEEN
 
     def stop(self) -> None:
-        live, self._live = self._live, None
-        if live is not None:
+        """Take all lines away."""
+        ended, self._progress = self._progress, None
+        if ended is not None:
             with suppress(OSError, ValueError):
-                live.stop()
+                ended.stop()
 
 
-class _Lines:
-    """The lines of works, as rich draws them."""
-
-    def __init__(self, works: list[Work]) -> None:
-        self._works = works
-
-    def __rich_console__(
-        self, console: "Console", options: "ConsoleOptions"
-    ) -> "RenderResult":
-        from rich.progress_bar import ProgressBar
-        from rich.segment import Segment
-        from rich.text import Text
-
-        for work in self._works:
-            state = _state(work)
-            room = options.max_width - len(work.what) - len(state) - 4
-            yield Segment(f"{work.what}  ")
-            if work.total is not None and room >= _BAR[0]:
-                width = min(room, _BAR[1])
-                room -= width + 2
-                yield ProgressBar(work.total, work.done + work.partial, width=width)
-                yield Segment("  ")
-            # Where there is little room, the bar is more to the point than the note.
-            note = Text(f"  {work.note}" if work.note and room > _NOTE else "")
-            note.truncate(max(room, 0), overflow="ellipsis")
-            yield Segment(f"{state}{note.plain}")
-            yield Segment.line()
-
-
-def _state(work: Work) -> str:
-    """Return how far the work is, and how long it lasts."""
-    if work.total is None:
-        return duration(work.seconds())
-    seconds = work.seconds_left()
-    left = "" if seconds is None else f"  about {duration(seconds)} left"
-    return f"{work.done:,.0f} of {work.total:,.0f}{left}"
-
-
-def _live(lines: Any) -> "Live":
-    from rich.live import Live
-
-    return Live(
-        get_renderable=lines,
-        console=_console(),
-        auto_refresh=False,
-        transient=True,
-        redirect_stderr=is_terminal(sys.stderr),
-    )
-
-
-def _console() -> "Console":
+def _progress() -> "Progress":
+    # The modules take a while, which a pipe need not wait for.
     from rich.console import Console
+    from rich.progress import BarColumn, Progress, Task, TextColumn, TimeRemainingColumn
+    from rich.text import Text
 
     class Steady(Console):
         """A console whose cursor is never hidden, and that breaks no line."""
@@ -292,7 +224,27 @@ def _console() -> "Console":
         def show_cursor(self, show: bool = True) -> bool:
             return False
 
-    return Steady(soft_wrap=True)
+    class Done(TextColumn):
+        """How much is done, or for how long something unknown has lasted."""
+
+        def render(self, task: Task) -> Text:
+            if task.total is None:
+                return Text(f"{task.elapsed or 0:.0f} s")
+            return Text(f"{task.completed:,.0f} of {task.total:,.0f}")
+
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(30),
+        Done(""),
+        TimeRemainingColumn(compact=True),
+        TextColumn("{task.fields[note]}", markup=False),
+        console=Steady(soft_wrap=True),
+        auto_refresh=False,
+        # A round may last for minutes.
+        speed_estimate_period=_DAY_S,
+        transient=True,
+        redirect_stderr=is_terminal(sys.stderr),
+    )
 
 
 _current: ContextVar[_Display | None] = ContextVar("fedsuite_progress", default=None)

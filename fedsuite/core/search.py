@@ -29,10 +29,6 @@ class Between:
         drawn = float(f"{math.exp(exponent):.3g}")
         return min(max(drawn, self.low), self.high)
 
-    def holds(self, value: object, default: Number) -> bool:
-        """Return whether a value can be drawn."""
-        return isinstance(value, int | float) and self.low <= value <= self.high
-
     def __str__(self) -> str:
         return f"{self.low:g} to {self.high:g}, logarithmic"
 
@@ -58,10 +54,6 @@ class HalfDecades:
         exponent = math.log10(default) + stream.uniform(-0.25, 0.25)
         return float(f"{10**exponent:.3g}")
 
-    def holds(self, value: object, default: Number) -> bool:
-        """Return whether a value is in reach: any number above 0."""
-        return isinstance(value, int | float) and value > 0
-
     def __str__(self) -> str:
         return "..., 0.03, 0.1, 0.3, ... around the optimiser's usual one, then between"
 
@@ -81,10 +73,6 @@ class OneOf:
     def draw(self, stream: "np.random.Generator", default: Number) -> Number:
         """Return one of the values."""
         return self.values[int(stream.integers(len(self.values)))]
-
-    def holds(self, value: object, default: Number) -> bool:
-        """Return whether a value can be drawn."""
-        return value in self.values
 
     def __str__(self) -> str:
         return ", ".join(f"{value:g}" for value in self.values)

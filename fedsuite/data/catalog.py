@@ -18,7 +18,6 @@ from fedsuite.data import (
     heart_disease,
     partition,
     reddit,
-    synthetic_ehr,
 )
 from fedsuite.data.digits import Digits
 from fedsuite.data.division import Division
@@ -184,15 +183,6 @@ _SPECS = (
         files=diabetes130.FILES[:1],
     ),
     DatasetSpec(
-        name="synthetic-ehr",
-        description="GENERATED patients: sequences of events, ill or not, 238,576 rows in "
-        "the sizes of FedAKD's Table 7, owner: one of 50 states",
-        num_classes=2,
-        input_shape=(1 + synthetic_ehr.EVENTS, 3),
-        source=synthetic_ehr.SyntheticEhr,
-        test_splits=(),
-    ),
-    DatasetSpec(
         name="own-table",
         description="columns of numbers that sites bring (key sites), as many as they say",
         num_classes=2,
@@ -229,8 +219,6 @@ _DIVISIONS = (
     partition.Pathological,
     partition.PowerLaw,
     covariate_shift.CovariateShift,
-    covariate_shift.PrintedShift,
-    covariate_shift.FirstComponent,
     partition.ClassCount,
     partition.NaturalId,
 )

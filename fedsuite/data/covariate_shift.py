@@ -1,4 +1,4 @@
-"""Partitioners that shift clients' inputs by a known amount.
+"""A partitioner that shifts clients' inputs by a known amount.
 
 Yu et al., KDD 2025, arXiv:2507.08617 (FedAKD), Appendix E. In the coordinates of
 :mod:`fedsuite.data.pca` the training pool has mean 0 and covariance I. Client k gets a
@@ -11,15 +11,6 @@ is, up to a constant, the log of the density ratio of N(mu + delta_k, Sigma) to 
 Sigma). Rows drawn by these weights from a Gaussian pool are N(mu + delta_k, Sigma).
 Training and test rows are drawn from separate pools with the same s_k. Real pools are not
 Gaussian, so the shift reached is measured and reported.
-
-Two more partitioners follow the paper's print and its authors' code:
-
-* ``covariate-shift-printed``: log w_i = -|z_i - s_k|^2 / 2, the target's density instead
-  of the ratio. The rows drawn are N(mu + delta_k / 2, Sigma / 2): half the shift, a quarter
-  of C, and half the covariance.
-* ``first-component``: rows sorted by their first principal component and cut into blocks.
-  C plays no part: ICS(2), ICS(5) and ICS(10) of that code are one partition. Blocks differ
-  in their labels too. An arbitrary sign decides which end of the component is used.
 """
 
 from typing import ClassVar
@@ -30,7 +21,7 @@ from numpy.random import Generator
 from fedsuite.core.errors import DataError
 from fedsuite.core.settings import key
 from fedsuite.data.division import Partition, Samples
-from fedsuite.data.partition import Sized, cut
+from fedsuite.data.partition import Sized
 from fedsuite.data.pca import FloatArray, pool_frame
 from fedsuite.data.shift_report import measure_shift
 from fedsuite.data.specs import IntArray
@@ -50,75 +41,39 @@ def ratio_log_weights(white: FloatArray, shift: FloatArray) -> FloatArray:
     return weights
 
 
-def printed_log_weights(white: FloatArray, shift: FloatArray) -> FloatArray:
-    """Return the log-density of the shifted Gaussian, as the paper prints it."""
-    weights: FloatArray = -np.square(white - shift).sum(axis=1) / 2
-    return weights
-
-
 def effective_size(log_weights: FloatArray) -> float:
     """Return the effective sample size (sum w)^2 / sum w^2."""
     total, squares = (np.logaddexp.reduce(m * log_weights) for m in (1, 2))
     return float(np.exp(2 * total - squares))
 
 
-def draw_rows(
-    rng: Generator, log_weights: FloatArray, size: int, replacement: bool
-) -> IntArray:
-    """Draw rows with chances proportional to their weights.
-
-    Without replacement each draw is among the rows left, which pulls the mean back to the
-    pool's mean: the more rows are drawn, the further.
-    """
+def draw_rows(rng: Generator, log_weights: FloatArray, size: int) -> IntArray:
+    """Draw rows, with replacement, with chances proportional to their weights."""
     if size == 0:
         return np.empty(0, np.int64)
-    if replacement:
-        chances = np.exp(log_weights - np.logaddexp.reduce(log_weights))
-        rows: IntArray = rng.choice(len(log_weights), size, p=chances / chances.sum())
-        return rows
-    # The rows with the largest log-weight plus Gumbel noise are such draws, in order.
-    ranks = log_weights + rng.gumbel(size=len(log_weights))
-    order: IntArray = np.argsort(-ranks, kind="stable")[:size]
-    return order
+    chances = np.exp(log_weights - np.logaddexp.reduce(log_weights))
+    rows: IntArray = rng.choice(len(log_weights), size, p=chances / chances.sum())
+    return rows
 
 
-class _Shifting(Sized):
-    """Partitioners that look at the inputs, and report how far those are shifted."""
+class CovariateShift(Sized):
+    """Inputs shifted by density-ratio weights, sizes as :class:`PowerLaw`, rows shared."""
 
+    NAME: ClassVar[str] = "covariate-shift"
     USES_FEATURES: ClassVar[bool] = True
+    SHARES_ROWS: ClassVar[bool] = True
 
     shift_dimensions: int = key(
         default=20,
         help="principal components in which inputs are shifted, and shifts measured",
         minimum=1,
     )
-
-    def _pools(self, samples: Samples) -> tuple[FloatArray, FloatArray]:
-        """Return both pools in coordinates that whiten the training pool."""
-        if samples.train_features is None or samples.test_features is None:
-            raise DataError("this partitioner goes by the inputs, and none were given")
-        frame = pool_frame(samples.train_features, self.shift_dimensions)
-        return frame.whiten(samples.train_features), frame.whiten(samples.test_features)
-
-
-class CovariateShift(_Shifting):
-    """Inputs shifted by density-ratio weights, sizes as :class:`PowerLaw`, rows shared."""
-
-    NAME: ClassVar[str] = "covariate-shift"
-    SHARES_ROWS: ClassVar[bool] = True
-
     squared_shift: float = key(
         default=5.0,
         help="C, squared Mahalanobis distance of a client's mean from the pool's; 0 is "
         "none",
         minimum=0,
     )
-    shift_replacement: bool = key(
-        default=True,
-        help="whether rows are drawn with replacement; without, the shift falls short of C",
-    )
-
-    _log_weights = staticmethod(ratio_log_weights)
 
     def _draw(self, samples: Samples, num_clients: int, rng: Generator) -> Partition:
         pools = self._pools(samples)
@@ -129,41 +84,18 @@ class CovariateShift(_Shifting):
             # A client's streams are its own: its direction depends on neither C nor sizes.
             directions, *draws = stream.spawn(3)
             shift = displacement(directions, self.shift_dimensions, self.squared_shift)
-            weights = [self._log_weights(pool, shift) for pool in pools]
+            weights = [ratio_log_weights(pool, shift) for pool in pools]
             for part, drawn in enumerate(held):
                 size = int(sizes[part][client])
-                drawn.append(
-                    draw_rows(draws[part], weights[part], size, self.shift_replacement)
-                )
+                drawn.append(draw_rows(draws[part], weights[part], size))
             effective.append(effective_size(weights[0]))
         train, test = held
         report = measure_shift(pools, samples.train_labels, train, test, effective)
         return Partition(tuple(train), tuple(test), report)
 
-
-class PrintedShift(CovariateShift):
-    """The FedAKD paper's printed weights: a quarter of C, half the covariance."""
-
-    NAME: ClassVar[str] = "covariate-shift-printed"
-
-    _log_weights = staticmethod(printed_log_weights)
-
-
-class FirstComponent(_Shifting):
-    """The FedAKD code's blocks: the lower end of rows sorted by their first component.
-
-    Nothing is drawn: the seed has no effect, nor is there a C. ``shift_dimensions`` is for
-    the report.
-    """
-
-    NAME: ClassVar[str] = "first-component"
-
-    def _draw(self, samples: Samples, num_clients: int, rng: Generator) -> Partition:
-        pools = self._pools(samples)
-        train, test = (
-            cut(np.argsort(p[:, 0], kind="stable"), self.sizes(len(p), num_clients))
-            for p in pools
-        )
-        counts = [float(len(rows)) for rows in train]
-        report = measure_shift(pools, samples.train_labels, train, test, counts)
-        return Partition(train, test, report)
+    def _pools(self, samples: Samples) -> tuple[FloatArray, FloatArray]:
+        """Return both pools in coordinates that whiten the training pool."""
+        if samples.train_features is None or samples.test_features is None:
+            raise DataError("this partitioner goes by the inputs, and none were given")
+        frame = pool_frame(samples.train_features, self.shift_dimensions)
+        return frame.whiten(samples.train_features), frame.whiten(samples.test_features)

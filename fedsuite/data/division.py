@@ -76,8 +76,6 @@ class Division(Settings, ABC):
         Whether every row goes to a client. The data's description counts unused rows.
     BY_CLASS
         Whether rows must have one class each.
-    BY_OWNER
-        Whether rows must have a natural owner.
     USES_FEATURES
         Whether inputs are looked at.
     SHARES_ROWS
@@ -87,7 +85,6 @@ class Division(Settings, ABC):
     NAME: ClassVar[str]
     EXHAUSTIVE: ClassVar[bool] = True
     BY_CLASS: ClassVar[bool] = True
-    BY_OWNER: ClassVar[bool] = False
     USES_FEATURES: ClassVar[bool] = False
     SHARES_ROWS: ClassVar[bool] = False
 

@@ -301,7 +301,6 @@ class NaturalId(Division):
     NAME: ClassVar[str] = "natural-id"
     EXHAUSTIVE: ClassVar[bool] = False
     BY_CLASS: ClassVar[bool] = False
-    BY_OWNER: ClassVar[bool] = True
 
     natural_ids: Literal["group", "sample", "largest"] = key(
         default="group",

@@ -10,8 +10,6 @@ a camera marked as turned is turned, at every site alike.
 """
 
 import io
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -48,65 +46,29 @@ def decode(
     DataError
         If the bytes are no picture of :data:`FORMATS`, or hold values without a range.
     """
-    from PIL import Image
+    from PIL import Image, ImageOps
 
     most = MOST_PIXELS if resize else height * width
     wanted = f"at most {MOST_PIXELS} pixels" if resize else f"{width}x{height}"
     try:
-        with _opened(encoded, most, wanted) as opened:
+        with Image.open(io.BytesIO(encoded), formats=FORMATS) as opened:
+            if opened.width * opened.height > most:
+                raise _wrong_size(opened, wanted)
+            ImageOps.exif_transpose(opened, in_place=True)
             image = _of_8_bits(opened).convert("L" if channels == 1 else "RGB")
     except DataError:
         raise
     except Exception as error:
-        raise _unreadable(error) from error
+        # What decoders raise of broken files is not to be foreseen.
+        raise DataError(
+            f"not a readable image ({one_line(error)}): give {', '.join(FORMATS)}"
+        ) from error
     if image.size != (width, height):
         if not resize:
             raise _wrong_size(image, wanted)
         image = image.resize((width, height), Image.Resampling.BICUBIC)
     pixels = np.asarray(image)
     return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
-
-
-def pixels_of(encoded: Any, mode: str | None = None) -> npt.NDArray[Any]:
-    """Return a picture's values in the size that it was saved in.
-
-    Parameters
-    ----------
-    encoded
-        Bytes of the file.
-    mode
-        Pillow's name of the mode to convert to; None keeps it.
-
-    Raises
-    ------
-    DataError
-        If the bytes are no picture of :data:`FORMATS`, or of one larger than
-        :data:`MOST_PIXELS`.
-    """
-    try:
-        with _opened(encoded, MOST_PIXELS, f"at most {MOST_PIXELS} pixels") as opened:
-            return np.asarray(opened if mode is None else opened.convert(mode))
-    except DataError:
-        raise
-    except Exception as error:
-        raise _unreadable(error) from error
-
-
-@contextmanager
-def _opened(encoded: Any, most: int, wanted: str) -> Iterator[Any]:
-    """Open a picture, turned as its camera was; its size is known before it is decoded."""
-    from PIL import Image, ImageOps
-
-    with Image.open(io.BytesIO(encoded), formats=FORMATS) as opened:
-        if opened.width * opened.height > most:
-            raise _wrong_size(opened, wanted)
-        ImageOps.exif_transpose(opened, in_place=True)
-        yield opened
-
-
-def _unreadable(error: Exception) -> DataError:
-    # What decoders raise of broken files is not to be foreseen.
-    return DataError(f"not a readable image ({one_line(error)}): give {', '.join(FORMATS)}")
 
 
 def _wrong_size(image: Any, wanted: str) -> DataError:

@@ -1,20 +1,19 @@
 """Reading, checks and scaling of a site's data on its node."""
 
-import importlib
-import re
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import torch
 
 from fedsuite.core.errors import ConfigError, DataError, FedsuiteError, one_line
+from fedsuite.core.plug_ins import import_code, is_code
 from fedsuite.data.client_validation import validation_masks
 from fedsuite.data.federated import ClientData, Split, scale_inputs
 from fedsuite.data.site import Adapter, Site, SiteData
 from fedsuite.data.site_parquet import read_site
 from fedsuite.data.specs import DatasetSpec
 
-_ADAPTER = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _RAW_TYPES = (torch.float32, torch.uint8)
 
 
@@ -240,17 +239,11 @@ def _scaled(part: Split, spec: DatasetSpec, scaling: str) -> Split:
 def _load_adapter(site: Site) -> Adapter:
     if not site.adapter:
         return read_site
-    if not _ADAPTER.fullmatch(site.adapter):
-        raise ConfigError(
-            f"site {site.name}: node-config data-adapter = {site.adapter!r}: expected "
-            "module:function"
-        )
-    module, _, name = site.adapter.partition(":")
     try:
-        adapter: Adapter = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
+        if not is_code(site.adapter):
+            raise ConfigError("expected module:function")
+        return cast(Adapter, import_code(site.adapter))
+    except ConfigError as error:
         raise ConfigError(
-            f"site {site.name}: node-config data-adapter = {site.adapter!r}: {error}; "
-            "install the module where the node's programs run"
+            f"site {site.name}: node-config data-adapter = {site.adapter!r}: {error}"
         ) from error
-    return adapter

@@ -75,16 +75,6 @@ class HiddenLayers(Settings):
     )
 
 
-class Events(Settings):
-    """Keys of gru-events."""
-
-    event_codes: int = key(default=400, help="event codes, from 1", minimum=1)
-    postal_codes: int = key(default=250, help="postal codes, from 1", minimum=1)
-    event_embedding: int = key(
-        default=64, help="width of the embedding of an event's code", minimum=1
-    )
-
-
 class Torchvision(Settings):
     """Keys of torchvision's networks."""
 
@@ -209,11 +199,6 @@ _OURS: dict[str, ModelSpec] = {
     "lstm-reddit": ModelSpec(
         "Next words: embedding of 200, two LSTM layers of 256, scores for all words.",
         "fedsuite.models.recurrent:lstm_reddit",
-    ),
-    "gru-events": ModelSpec(
-        "FedAKD's network for event sequences: bidirectional GRU of 256 with attention.",
-        "fedsuite.models.recurrent:gru_events",
-        Events,
     ),
     "torchvision": ModelSpec(
         "Any classification network of torchvision, drawn or pre-trained.",

@@ -12,7 +12,6 @@ from fedsuite.core.metrics import fairness_report
 from fedsuite.results.groups import SEED, Group, group_runs
 from fedsuite.results.likeness import (
     keys_that_differ,
-    partition_names,
     partition_of,
     partition_warnings,
     seeds_text,
@@ -132,11 +131,6 @@ class Comparison:
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
-    def partitions(self) -> dict[str, str]:
-        """Short names of the partitions, by fingerprint."""
-        return partition_names(self.groups)
-
-    @property
     def legend(self) -> str:
         """Explanation of the numbers."""
         when = (
@@ -144,16 +138,13 @@ class Comparison:
             if self.evaluations == 1
             else f"means of the last {self.evaluations} evaluations"
         )
-        named = ", ".join(f"{n} {p[:8]}" for p, n in self.partitions.items() if p)
         what = "O" if self.score == ACCURACY else f"{self.score}, o"
         few = any(0 < row.num_clients <= 10 for row in self.rows)
         one = "Of ten clients or fewer the worst 10 % are one client. " * few
         return (
             f"{what}ver clients, {when}, accuracies in per cent; "
             f"last {LAST}: mean accuracy of the last {LAST} evaluations. "
-            f"{one}Spread: sample standard deviation over seeds. Partitions by data "
-            "fingerprint: "
-            f"{named or 'not known'}."
+            f"{one}Spread: sample standard deviation over seeds."
         )
 
 
@@ -228,18 +219,6 @@ def to_markdown(comparison: Comparison) -> str:
     return f"{text}\n{markdown_table([header, *keys], range(len(header)))}"
 
 
-def to_csv(comparison: Comparison) -> str:
-    """Return the rows as CSV, with mean and spread in separate columns."""
-    names = [f"{name}{part}" for name in COLUMNS for part in ("", "_std")]
-    lines: list[Sequence[object]] = [["label", "seeds", "rounds_min", "rounds_max", *names]]
-    for row in comparison.rows:
-        numbers: list[float | None] = []
-        for metric in row.metrics.values():
-            numbers += [None, None] if metric is None else [metric.mean, metric.std]
-        lines.append([row.label, row.num_seeds, *row.num_rounds, *numbers])
-    return csv_table(lines)
-
-
 def by_seed_csv(comparison: Comparison) -> str:
     """Return the metrics of each run as CSV."""
     lines: list[Sequence[object]] = [["label", SEED, *COLUMNS, "partition"]]
@@ -252,9 +231,8 @@ def by_seed_csv(comparison: Comparison) -> str:
 
 
 def write_comparison(comparison: Comparison, folder: Path) -> None:
-    """Write ``comparison.md``, ``comparison.csv`` and ``by_seed.csv``."""
+    """Write ``comparison.md`` and ``by_seed.csv``."""
     atomic_write(folder / "comparison.md", to_markdown(comparison).encode())
-    atomic_write(folder / "comparison.csv", to_csv(comparison).encode())
     atomic_write(folder / "by_seed.csv", by_seed_csv(comparison).encode())
 
 
@@ -350,16 +328,13 @@ def table_lines(comparison: Comparison) -> list[list[str]]:
     """Return the heading and the cells of the rows."""
     short = any(row.short for row in comparison.rows)
     heads = ["clients"] if short else []
-    lines = [["experiment", "seeds", "partitions", "rounds", *heads, *COLUMNS.values()]]
-    letters = comparison.partitions
+    lines = [["experiment", "seeds", "rounds", *heads, *COLUMNS.values()]]
     for row in comparison.rows:
-        names = [letters[partition] for partition in row.partitions.values()]
         fewest, most = row.num_rounds
         lines.append(
             [
                 row.label,
                 seeds_text(list(row.by_seed)),
-                " ".join(dict.fromkeys(names)),
                 str(most) if fewest == most else f"{fewest} to {most}",
                 *([row.short.removesuffix(" clients") or "all"] if short else []),
                 *(

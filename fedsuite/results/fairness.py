@@ -13,11 +13,8 @@ from typing import NamedTuple
 from fedsuite.core.errors import RunError
 from fedsuite.core.files import atomic_write
 from fedsuite.core.metrics import (
-    Interval,
     collaborative_fairness,
-    critical_fairness,
     interval_over_clients,
-    interval_over_tests,
     participation_incentive,
 )
 from fedsuite.results.compare import spread
@@ -26,9 +23,6 @@ from fedsuite.results.reader import Client, Run
 from fedsuite.results.tables import csv_table, markdown_table
 
 UNDEFINED = "undefined"
-
-MOST_SAMPLES = 10**12
-"""No client is taken to have more test samples than this."""
 
 TEXTS = (0, 1)
 """Columns of the tables that hold text."""
@@ -75,7 +69,9 @@ LEGEND = (
     "a client (its private model, or where it has none the global one). Trained model: "
     "what local training left of the global one, before it was averaged. CF: 100 x Pearson "
     "of these accuracies with Standalone's, over clients; undefined where all clients have "
-    "one accuracy. Incentive: share of clients that are served no worse than alone."
+    "one accuracy. Its interval is Fisher's, for clients drawn as these were, of four at "
+    "least: it holds 0 where the accuracies may be unrelated. Incentive: share of clients "
+    "that are served no worse than alone."
 )
 
 
@@ -91,8 +87,8 @@ class Collaboration:
         Accuracies by client (fractions) of Standalone and of the run.
     cf
         Collaborative fairness; None where undefined.
-    over_tests, over_clients
-        95 % intervals; see :mod:`fedsuite.core.metrics`.
+    interval
+        95 % interval of CF; see :func:`~fedsuite.core.metrics.interval_over_clients`.
     """
 
     seed: object
@@ -100,8 +96,7 @@ class Collaboration:
     alone: tuple[float, ...]
     together: tuple[float, ...]
     cf: float | None
-    over_tests: Interval | None
-    over_clients: Interval | None
+    interval: tuple[float, float] | None
 
     @property
     def maximum(self) -> float:
@@ -203,14 +198,12 @@ def _collaboration(
         return None
     clients = sorted(tested, key=str)
     x, y = ([values[client] for client in clients] for values in (own, theirs))
-    counts = [int(min(sizes[client], MOST_SAMPLES)) for client in clients]
     return Collaboration(
         run.experiment.get(SEED),
         tuple(clients),
         tuple(x),
         tuple(y),
         collaborative_fairness(x, y),
-        interval_over_tests(x, y, counts),
         interval_over_clients(x, y),
     )
 
@@ -243,38 +236,22 @@ def over_seeds_table(rows: Sequence[FairnessRow]) -> list[list[str]]:
 
 def by_seed_table(rows: Sequence[FairnessRow]) -> list[list[str]]:
     """Return heading and cells of each run, with intervals."""
-    lines = [
-        [
-            *("experiment", "score", "seed", "CF", "95 % over test samples"),
-            *("95 % over clients", "max", "average", "incentive"),
-        ]
-    ]
+    numbers = ["max", "average", "incentive"]
+    lines = [["experiment", "score", "seed", "CF", "95 % interval", *numbers]]
     for row in rows:
         for run in row.runs:
             cf = UNDEFINED if run.cf is None else f"{run.cf:.2f}"
             numbers = [f"{n:.2f}" for n in (run.maximum, run.mean, run.incentive)]
-            ends = [_ends(run.over_tests), _ends(run.over_clients)]
-            lines.append([row.label, row.score, str(run.seed), cf, *ends, *numbers])
+            ends = _ends(run.interval)
+            lines.append([row.label, row.score, str(run.seed), cf, ends, *numbers])
     return lines
-
-
-def notes(rows: Sequence[FairnessRow]) -> list[str]:
-    """Return the notes below the tables."""
-    sizes = sorted({len(run.alone) for row in rows for run in row.runs})
-    null = [
-        f"With {size} clients, unrelated accuracies have a CF beyond +-"
-        f"{critical_fairness(size):.1f} in one run of twenty."
-        for size in sizes
-        if size > 2
-    ]
-    return [LEGEND, *null]
 
 
 def to_markdown(rows: Sequence[FairnessRow]) -> str:
     """Return both tables and the notes as Markdown."""
     tables = [over_seeds_table(rows), by_seed_table(rows)]
     parts = [markdown_table(lines, TEXTS) for lines in tables]
-    return "\n".join([*parts, *(f"{note}\n" for note in notes(rows))])
+    return "\n".join([*parts, f"{LEGEND}\n"])
 
 
 def to_csv(rows: Sequence[FairnessRow]) -> str:
@@ -308,5 +285,5 @@ def _seed_cells(row: FairnessRow) -> list[str]:
     return [row.label, row.score, str(len(row.runs)), fairness, *numbers]
 
 
-def _ends(interval: Interval | None) -> str:
-    return UNDEFINED if interval is None else f"{interval.low:.1f} to {interval.high:.1f}"
+def _ends(interval: tuple[float, float] | None) -> str:
+    return UNDEFINED if interval is None else "{:.1f} to {:.1f}".format(*interval)

@@ -1,7 +1,7 @@
 """Seeds, partitions and keys that compared experiments have in common."""
 
 from collections.abc import Sequence
-from itertools import count, groupby
+from itertools import groupby
 
 from fedsuite.results.groups import SEED, Group, identity
 from fedsuite.results.reader import Run
@@ -12,16 +12,6 @@ _NONE = "–"
 def partition_of(run: Run) -> str:
     """Return the fingerprint of a run's partition; empty where unknown."""
     return str(run.manifest.get("data_fingerprint") or "")
-
-
-def partition_names(groups: Sequence[Group]) -> dict[str, str]:
-    """Return names A, B, ... of the fingerprints, in order of appearance."""
-    names: dict[str, str] = {"": _NONE}
-    letters = count()
-    for run in (run for group in groups for run in group.runs):
-        if partition_of(run) not in names:
-            names[partition_of(run)] = _letters(next(letters))
-    return names
 
 
 def partition_warnings(groups: Sequence[Group]) -> list[str]:
@@ -86,12 +76,3 @@ def _other_partitions(groups: Sequence[Group]) -> list[str]:
         for seed, partitions in sorted(by_seed.items(), key=lambda item: str(item[0]))
         if len(partitions) > 1
     ]
-
-
-def _letters(index: int) -> str:
-    """Return the index-th of A, B, ..., Z, AA, AB, ..."""
-    text = ""
-    while index >= 0:
-        text = chr(ord("A") + index % 26) + text
-        index = index // 26 - 1
-    return text

@@ -3,8 +3,6 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -139,31 +137,18 @@ class Run:
         server_round
             Round to read; None for the last round with such numbers.
         """
-        latest, values = 0, dict[Client, float]()
-        for row_round, numbers in self.client_rounds(phase, key):
-            if server_round in (None, row_round) and row_round >= latest:
-                values = {**values, **numbers} if row_round == latest else numbers
-                latest = row_round
-        return values
+        history = self.client_history(phase, key)
+        return history.get(
+            max(history, default=0) if server_round is None else server_round, {}
+        )
 
     def client_history(self, phase: str, key: str) -> dict[int, dict[Client, float]]:
         """Return one number per client that has it, by round."""
         history: dict[int, dict[Client, float]] = {}
-        for server_round, numbers in self.client_rounds(phase, key):
-            history.setdefault(server_round, {}).update(numbers)
+        for row in self.client_rows():
+            if row["phase"] == phase and has_score(row, key):
+                history.setdefault(row["round"], {})[row["client"]] = float(row[key])
         return history
-
-    def client_rounds(
-        self, phase: str, key: str
-    ) -> Iterator[tuple[int, dict[Client, float]]]:
-        """Yield rounds in the order written, with one number per client that has it."""
-        phase_rows = (
-            row
-            for row in self.client_rows()
-            if row["phase"] == phase and has_score(row, key)
-        )
-        for server_round, round_rows in groupby(phase_rows, itemgetter("round")):
-            yield server_round, {row["client"]: float(row[key]) for row in round_rows}
 
     def scores(self, column: str = "accuracy", last: int = 1) -> list[Scores]:
         """Return the last evaluations, oldest first; those too at which nobody has a score.

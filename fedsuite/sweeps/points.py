@@ -1,22 +1,20 @@
-"""Points of a sweep, and their record in the sweep's folder."""
+"""Points of a sweep, and what they share."""
 
 import hashlib
 import itertools
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedsuite.core.errors import ConfigError, RunError
-from fedsuite.core.files import atomic_write
 from fedsuite.core.keys import Value, plain_text
+from fedsuite.core.text import read_toml
 from fedsuite.experiment.experiment import Experiment, parse_assignment
 from fedsuite.experiment.key_catalog import is_default, local_keys
-from fedsuite.results.layout import read_object
 
-RECORD = "sweep.json"
-FORMAT = 1
+BASE = "base.toml"
+"""File of what all runs of a sweep share, which shows that a folder is a sweep's."""
 
 OWN_KEYS = frozenset({"seed", "run-name", "output-dir", "resume"})
 """Keys that a sweep sets itself per run."""
@@ -53,39 +51,6 @@ class Point:
     def name(self) -> str:
         """Name of the run's folder."""
         return self.title or point_name(dict(self.settings), self.seed)
-
-
-@dataclass(frozen=True)
-class Record:
-    """Content of ``sweep.json``.
-
-    Parameters
-    ----------
-    base
-        The experiment that all points share, as given.
-    runs
-        Swept values and seed by run name, of all points so far.
-    """
-
-    base: Mapping[str, Value]
-    runs: Mapping[str, Mapping[str, Value]]
-
-    def write(self, folder: Path) -> None:
-        """Write the record into a sweep's folder."""
-        content = {"format": FORMAT, "base": dict(self.base), "runs": dict(self.runs)}
-        atomic_write(folder / RECORD, json.dumps(content, indent=2).encode() + b"\n")
-
-    @classmethod
-    def read(cls, folder: Path) -> "Record":
-        """Return the record of a sweep's folder; raise RunError if damaged."""
-        path = folder / RECORD
-        content = read_object(path)
-        base, runs = content.get("base"), content.get("runs")
-        if content.get("format") != FORMAT:
-            raise RunError(f"{path}: format {content.get('format')!r}, expected {FORMAT}")
-        if not isinstance(base, dict) or not isinstance(runs, dict):
-            raise RunError(f"{path}: the file is damaged: expected base and runs")
-        return cls(base, runs)
 
 
 def parse_grid(grid: Sequence[str]) -> dict[str, tuple[Value, ...]]:
@@ -157,18 +122,18 @@ def point_name(settings: Mapping[str, Value], seed: int) -> str:
     return f"{safe[: _LONGEST_NAME - 20]}_{digest}_s{seed}"
 
 
-def merge_record(
-    folder: Path, base: Mapping[str, Value], points: Sequence[Point]
-) -> Record:
-    """Return the record of a sweep's folder with added points; refuse another base."""
+def shared_values(folder: Path, base: Mapping[str, Value]) -> dict[str, Value]:
+    """Return what all runs of a sweep's folder share; RunError if another sweep's is it."""
     shared = {name: value for name, value in base.items() if name not in OWN_KEYS}
-    runs: dict[str, Mapping[str, Value]] = {}
-    if (folder / RECORD).exists():
-        old = Record.read(folder)
-        _check_same(folder, old.base, shared)
-        runs |= old.runs
-    runs |= {point.name: {**dict(point.settings), "seed": point.seed} for point in points}
-    return Record(shared, runs)
+    path = folder / BASE
+    try:
+        before = read_toml(path)
+    except FileNotFoundError:
+        return shared
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path}: {error}: mend it, or choose another --output") from error
+    _check_same(folder, before, shared)
+    return shared
 
 
 def _check_same(folder: Path, old: Mapping[str, Value], new: Mapping[str, Value]) -> None:

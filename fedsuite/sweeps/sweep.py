@@ -1,14 +1,12 @@
 """Sweeps over the product of values and seeds, with one process per run.
 
-The sweep's folder holds ``sweep.json`` (the base experiment and all points so far),
-``base.toml`` (for the workers), one run folder per point, ``logs/``, and at the end the
-comparison. A sweep that is started again runs missing points. More values or seeds enlarge
-a sweep.
+The sweep's folder holds ``base.toml`` (what all points share), one run folder per point,
+``logs/``, and at the end the comparison. A sweep that is started again runs missing points.
+More values or seeds enlarge a sweep.
 """
 
 import fcntl
 import os
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
@@ -19,32 +17,24 @@ from statistics import fmean
 import tomli_w
 
 from fedsuite.core.errors import ConfigError, RunError, Stopped
-from fedsuite.core.files import TEMPORARY_PATTERN, atomic_write, write_error
+from fedsuite.core.files import atomic_write, write_error
 from fedsuite.core.keys import AUTO, Value, plain_text
 from fedsuite.core.logs import harmless
 from fedsuite.core.output import outliving_terminal, print_line
-from fedsuite.core.own_process import cores
-from fedsuite.core.progress import Work, duration, round_in
+from fedsuite.core.own_process import cores, typed
+from fedsuite.core.progress import Work, round_in
 from fedsuite.engines.api import experiment_of, write_report_if_wanted
 from fedsuite.experiment.experiment import Experiment, naming, read_file
 from fedsuite.results import paired
 from fedsuite.results.compare import compare
-from fedsuite.results.layout import EXPERIMENT, MANIFEST, read_manifest
+from fedsuite.results.layout import MANIFEST, read_manifest
 from fedsuite.results.reader import Run, load_run
 from fedsuite.results.summary import last_scores
 from fedsuite.results.tables import print_table
-from fedsuite.results.writer import LOCK
-from fedsuite.sweeps.points import (
-    OWN_KEYS,
-    RECORD,
-    Point,
-    Record,
-    make_points,
-    merge_record,
-)
+from fedsuite.results.writer import LOCK, is_used
+from fedsuite.sweeps.points import BASE, OWN_KEYS, Point, make_points, shared_values
 from fedsuite.sweeps.workers import Outcome, Task, run_tasks
 
-BASE = "base.toml"
 LOGS = "logs"
 
 
@@ -107,14 +97,12 @@ def run_sweep(
         points = make_points(base, grid, range(first_seed, first_seed + seeds))
     if left_out:
         print_line(f"left out, as they have no effect here: {', '.join(left_out)}")
-    command = _command(file, grid, (first_seed, seeds), workers, output, overrides)
     folder = Path(os.path.abspath(output))
     work = Work("runs", len(points))
     failures = run_points(
-        folder, base, points, workers, command, work, compared=True, scored=_accuracy
+        folder, base, points, workers, work, compared=True, scored=_accuracy
     )
-    runs = [folder / name for name in Record.read(folder).runs]
-    if finished := [run for run in runs if is_finished(run)]:
+    if finished := _finished(folder, points):
         write_report_if_wanted({**read_file(file), **overrides}, finished, folder)
     if failures:
         raise RunError(
@@ -129,7 +117,6 @@ def run_points(
     base: Mapping[str, Value],
     points: Sequence[Point],
     workers: int,
-    command: str,
     work: Work,
     *,
     compared: bool,
@@ -147,8 +134,6 @@ def run_points(
         The points.
     workers
         Runs at a time; 0 is one per core.
-    command
-        Shell command that does what is missing, for the message at Ctrl-C.
     work
         What the runs are part of, for the terminal.
     compared
@@ -163,22 +148,21 @@ def run_points(
     Stopped
         If Ctrl-C or SIGTERM ends the work.
     """
-    merge_record(folder, base, points)
+    shared_values(folder, base)
     with _claimed(folder) as lock, outliving_terminal():
         # A second time, now that no other sweep uses the folder.
-        record = merge_record(folder, base, points)
+        shared = shared_values(folder, base)
         actions = {point: _action(folder / point.name, point) for point in points}
-        record.write(folder)
-        atomic_write(folder / BASE, tomli_w.dumps(dict(record.base)).encode())
+        atomic_write(folder / BASE, tomli_w.dumps(shared).encode())
         try:
             engine = str(base.get("engine", AUTO))
             failures = _work(folder, actions, engine, workers, lock, work, scored)
             if compared:
                 with harmless("comparison"):
-                    _compare(folder, record)
+                    _compare(folder, points)
         except (KeyboardInterrupt, SystemExit) as error:
             done = sum(is_finished(folder / point.name) for point in points)
-            message = f"stopped with {done} of {len(points)} runs done: `{command}` goes on"
+            message = f"stopped with {done} of {len(points)} runs done: `{typed()}` goes on"
             code = error.code if isinstance(error, SystemExit) else None
             raise (
                 Stopped(message, code) if isinstance(code, int) else Stopped(message)
@@ -243,7 +227,7 @@ def _claimed(folder: Path) -> Iterator[int]:
 
 
 def _refuse_foreign(folder: Path) -> None:
-    if (folder / RECORD).exists() or not folder.exists():
+    if (folder / BASE).exists() or not folder.exists():
         return
     if any(entry.name not in (LOCK, LOGS) for entry in folder.iterdir()):
         raise RunError(
@@ -259,19 +243,11 @@ def _action(folder: Path, point: Point) -> Action:
                 f"run folder {folder} holds another experiment: choose another --output"
             )
         return Action.SKIP if is_finished(folder) else Action.RESUME
-    _leftovers(folder)
+    if is_used(folder):
+        raise RunError(
+            f"{folder} is in the way of a run: move it, or choose another --output"
+        )
     return Action.START
-
-
-def _leftovers(folder: Path) -> list[Path]:
-    """Return the files of a run killed at its start; refuse other files."""
-    files = list(folder.iterdir()) if folder.exists() else []
-    for path in files:
-        if path.name not in (EXPERIMENT, LOCK) and not path.match(TEMPORARY_PATTERN):
-            raise RunError(
-                f"{path} is in the way of a run: move it, or choose another --output"
-            )
-    return files
 
 
 def _work(
@@ -290,18 +266,14 @@ def _work(
     for note in dict.fromkeys(point.note for point in actions if point.note):
         print_line(note)
     missing = [point for point, action in actions.items() if action is not Action.SKIP]
-    tasks = []
-    for point in missing:
-        if actions[point] is Action.START:
-            for path in _leftovers(folder / point.name):
-                path.unlink()
-        tasks.append(_task(folder, point, actions[point], engine))
+    tasks = [_task(folder, point, actions[point], engine) for point in missing]
     failures: list[str] = []
-    missing_runs = Work("runs", len(tasks))
-    work.leave_out(len(actions) - len(missing))
+    work.done += len(actions) - len(missing)
+    num_ended = 0
 
     def on_end(outcome: Outcome) -> None:
-        missing_runs.advance()
+        nonlocal num_ended
+        num_ended += 1
         work.advance()
         if outcome.error is not None:
             failures.append(f"{outcome.name}: {outcome.error}")
@@ -310,11 +282,8 @@ def _work(
             words = scored(load_run(folder / outcome.name))
             result = f"finished, {words}" if words else "finished"
         how = "failed: " if outcome.error is not None else ""
-        seconds = f"{outcome.seconds:.1f} s"
-        left = missing_runs.seconds_left()
-        wait = f"  about {duration(left)} left" if left else ""
-        place = f"[{missing_runs.done:.0f}/{len(tasks)}]"
-        print_line(f"{place} {outcome.name}  {how}{result}  {seconds}{wait}")
+        place = f"[{num_ended}/{len(tasks)}]"
+        print_line(f"{place} {outcome.name}  {how}{result}  {outcome.seconds:.1f} s")
 
     with work:
         run_tasks(tasks, workers or cores(), on_end, (lock,), partial(_show, work))
@@ -364,24 +333,6 @@ def set_options(settings: Mapping[str, Value]) -> list[str]:
     return [word for pair in words for word in pair]
 
 
-def _command(
-    file: Path,
-    grid: Sequence[str],
-    seeds: tuple[int, int],
-    workers: int,
-    output: Path,
-    overrides: Mapping[str, Value],
-) -> str:
-    """Return the shell command that runs a sweep's missing points."""
-    words = ["fedsuite", "sweep", str(file)]
-    for values in grid:
-        words += ["--grid", values]
-    first, count = seeds
-    words += ["--seeds", str(count), *(["--first-seed", str(first)] if first else [])]
-    words += ["--output", str(output), *set_options(overrides)]
-    return shlex.join([*words, "--workers", str(workers)] if workers else words)
-
-
 def is_finished(folder: Path) -> bool:
     """Return whether a run's folder holds a run that ended well."""
     return (folder / MANIFEST).exists() and read_manifest(folder)["status"] == "finished"
@@ -396,9 +347,16 @@ def _accuracy(run: Run) -> str:
     return f"{mean} of {scores.short}" if scores.short else mean
 
 
-def _compare(folder: Path, record: Record) -> None:
+def _finished(folder: Path, points: Sequence[Point]) -> list[Path]:
+    """Return the finished runs of a sweep, those of the points first."""
+    own = [folder / point.name for point in points]
+    others = sorted(path for path in folder.iterdir() if path not in own)
+    return [path for path in (*own, *others) if is_finished(path)]
+
+
+def _compare(folder: Path, points: Sequence[Point]) -> None:
     """Show and write the comparison of a sweep's finished runs."""
-    finished = [folder / name for name in record.runs if is_finished(folder / name)]
+    finished = _finished(folder, points)
     if not finished:
         return
     comparison = compare(finished)

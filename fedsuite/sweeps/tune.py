@@ -5,7 +5,6 @@ The folder of a tuning holds ``trials/`` (a sweep), a folder per method with ``b
 """
 
 import os
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,10 +16,11 @@ from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.core.files import atomic_write
 from fedsuite.core.keys import Value
 from fedsuite.core.output import print_line
+from fedsuite.core.own_process import typed
 from fedsuite.core.progress import Work
 from fedsuite.experiment.experiment import naming
 from fedsuite.sweeps import proposals
-from fedsuite.sweeps.sweep import base_values, run_points, set_options
+from fedsuite.sweeps.sweep import base_values, run_points
 from fedsuite.sweeps.trials import (
     DEFAULT_FRACTION,
     VALIDATION,
@@ -106,12 +106,10 @@ def tune_file(
     contenders = [Contender.of_method(name, tuned) for name in dict.fromkeys(methods)]
     if not contenders:
         raise ConfigError("--methods: expected at least one method")
-    names = [contender.name for contender in contenders]
-    command = _command(file, names, budget, output, overrides, tuned)
     folder = Path(os.path.abspath(output))
     work = Work("runs", budget.trials * len(budget.seeds) * len(contenders))
-    results = tune(base, contenders, budget, folder, command, work)
-    write_page(folder, file.name, budget.objective, results, command)
+    results = tune(base, contenders, budget, folder, work)
+    write_page(folder, file.name, budget.objective, results)
     print_line(f"page: {folder / 'README.md'}")
     for trials in results.values():
         tell_divergence(trials)
@@ -139,7 +137,6 @@ def tune(
     contenders: Sequence[Contender],
     budget: Budget,
     folder: Path,
-    command: str,
     work: Work,
 ) -> dict[str, list[Result]]:
     """Run the missing trials of contenders; return all results, in the order of trials.
@@ -154,8 +151,6 @@ def tune(
         What each may spend.
     folder
         Folder of the tuning, absolute.
-    command
-        Shell command that goes on after Ctrl-C.
     work
         What the trials are part of, for the terminal.
     """
@@ -167,12 +162,12 @@ def tune(
             earlier = results[space.contender.name]
             for number, drawn in proposals.propose(space, earlier, budget.trials):
                 trials.append(space.trial(number, budget.seeds, drawn))
-        new_results = run_trials(base, trials, budget, folder, command, work)
+        new_results = run_trials(base, trials, budget, folder, work)
         for result in new_results:
             results[result.trial.contender.name].append(result)
     for name, method_results in results.items():
         if not best_of(method_results).error:
-            _write_best(folder / name, base, budget, method_results, command)
+            _write_best(folder / name, base, budget, method_results)
     return results
 
 
@@ -181,7 +176,6 @@ def run_trials(
     trials: Sequence[Trial],
     budget: Budget,
     folder: Path,
-    command: str,
     work: Work,
 ) -> list[Result]:
     """Run the missing ones of some trials, and return the results of all."""
@@ -192,7 +186,6 @@ def run_trials(
         base,
         points,
         budget.workers,
-        command,
         work,
         compared=False,
         scored=partial(score_words, objective=budget.objective),
@@ -217,7 +210,6 @@ def _write_best(
     base: Mapping[str, Value],
     budget: Budget,
     results: list[Result],
-    command: str,
 ) -> None:
     """Write the experiment of the best trial, with where it comes from."""
     best = best_of(results)
@@ -226,28 +218,10 @@ def _write_best(
     where = (
         f"# {best.trial.contender.name}, trial {best.trial.number} of {len(results)}: "
         f"{budget.objective} {best.score:.2f} on the clients' validation rows,\n"
-        f"# {untuned.score:.2f} with the defaults. Found by: {command}\n"
+        f"# {untuned.score:.2f} with the defaults. Found by: {typed()}\n"
         f"# {VALIDATION} = 0 trains on all rows.\n"
     )
     folder.mkdir(exist_ok=True)
     atomic_write(
         folder / BEST, (where + tomli_w.dumps(dict(sorted(values.items())))).encode()
-    )
-
-
-def _command(
-    file: Path,
-    methods: Sequence[str],
-    budget: Budget,
-    output: Path,
-    overrides: Mapping[str, Value],
-    tuned: Sequence[str],
-) -> str:
-    words = ["fedsuite", "tune", str(file), "--methods", ",".join(methods)]
-    words += ["--keys", ",".join(tuned)] if tuned else []
-    words += ["--trials", str(budget.trials), "--objective", budget.objective]
-    words += ["--seeds", str(len(budget.seeds)), "--first-seed", str(budget.seeds[0])]
-    words += ["--output", str(output), *set_options(overrides)]
-    return shlex.join(
-        [*words, *(["--workers", str(budget.workers)] if budget.workers else [])]
     )

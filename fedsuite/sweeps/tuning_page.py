@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedsuite.core.files import atomic_write
+from fedsuite.core.own_process import typed
 from fedsuite.results.tables import csv_table, markdown_table
 from fedsuite.sweeps.trials import LAST, Objective, Result, best_of
 
@@ -24,7 +25,6 @@ def write_page(
     problem: str,
     objective: Objective,
     results: Mapping[str, Sequence[Result]],
-    command: str,
 ) -> None:
     """Write ``README.md`` and ``trials.csv`` into a tuning's folder."""
     rows = [_cells(result) for trials in results.values() for result in trials]
@@ -38,7 +38,7 @@ def write_page(
         f"{LAST} evaluations. No test row has a part in it. Trial 0 has the defaults. "
         '"Learnt" counts the trials that beat always guessing the largest class.'
         f"{LEFT_OUT if left_out else ''}\n\n"
-        f"{markdown_table(summary, (0, 4))}\nCommand: `{command}`\n\n"
+        f"{markdown_table(summary, (0, 4))}\nCommand: `{typed()}`\n\n"
         f"## All trials\n\n{markdown_table([_HEADER, *rows], (0, 2, 6))}"
     )
     atomic_write(folder / "README.md", text.encode())

@@ -87,9 +87,7 @@ def run_leaderboard(
     work = Work("runs of the leaderboard", sum(parts))
     for problem in chosen:
         print_line(f"{problem.title}: {len(problem.contenders)} methods")
-        finals, tried = run_problem(
-            problem, suite, folder / problem.name, workers, command, work
-        )
+        finals, tried = run_problem(problem, suite, folder / problem.name, workers, work)
         replaced = {(problem.name, contender.name) for contender in problem.contenders}
         finals += kept_lines(folder / FINALS, Final, replaced)
         tried += kept_lines(folder / TRIED, Tried, replaced)
@@ -122,11 +120,11 @@ def _write_page(suite: Suite, folder: Path, command: str) -> None:
 
 
 def run_problem(
-    problem: Problem, suite: Suite, folder: Path, workers: int, command: str, work: Work
+    problem: Problem, suite: Suite, folder: Path, workers: int, work: Work
 ) -> tuple[list[Final], list[Tried]]:
     """Tune the contenders of a problem, and train them on fresh seeds."""
     budget = Budget(problem.trials, suite.objective, problem.tuning_seeds, workers)
-    results = tune(problem.base, problem.contenders, budget, folder / TUNING, command, work)
+    results = tune(problem.base, problem.contenders, budget, folder / TUNING, work)
     for method_results in results.values():
         tell_divergence(method_results)
     points = [
@@ -135,13 +133,12 @@ def run_problem(
         for point in final_points(problem, contender, results[contender.name])
     ]
     # Of a method whose trials all failed there are no final runs.
-    work.leave_out(len(problem.contenders) * len(problem.seeds) - len(points))
+    work.done += len(problem.contenders) * len(problem.seeds) - len(points)
     run_points(
         folder / TEST,
         problem.base,
         points,
         workers,
-        command,
         work,
         compared=False,
         scored=final_words,

@@ -66,7 +66,7 @@ def test_run_resume_and_compare(command, small):
     assert "±" in out
     assert out.count("runs end at different rounds, 2 to 3") == 1
     names = {path.name for path in Path("new/folder").iterdir()}
-    tables = {"by_seed.csv", "comparison.csv", "comparison.md"}
+    tables = {"by_seed.csv", "comparison.md"}
     assert names == tables | {"report.html"}
     code, out, _ = command("compare", "runs/one", "runs/three", "--figure", "new/a.pdf")
     assert code == 0

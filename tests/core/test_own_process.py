@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import sysconfig
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fedsuite.core.own_process import anywhere, with_fedsuite
+from fedsuite.core.own_process import anywhere, typed, with_fedsuite
 
 TOLD = (
     "import json, os; from fedsuite.core.own_process import anywhere; "
@@ -101,3 +102,19 @@ def test_variables_with_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     for address in ("https://example.org/mlflow", "databricks", "sqlite:////srv/a.db"):
         told = anywhere({"MLFLOW_TRACKING_URI": address})["MLFLOW_TRACKING_URI"]
         assert told == address
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("/venv/bin/fedsuite sweep 'a b.toml'", "fedsuite sweep 'a b.toml'"),
+        ("/clone/fedsuite/__main__.py tune a.toml", "fedsuite tune a.toml"),
+        ("/clone/simulations/board/__main__.py a", "python -m simulations.board a"),
+    ],
+)
+def test_the_command_is_said_as_it_was_typed(
+    monkeypatch: pytest.MonkeyPatch, line: str, said: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", shlex.split(line))
+    monkeypatch.setattr(sys, "orig_argv", ["/venv/bin/python", *said.split()[1:]])
+    assert typed() == said

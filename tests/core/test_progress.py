@@ -10,85 +10,13 @@ import sys
 import termios
 
 import pytest
-from rich.console import Console
 
-from fedsuite.core import progress
-from fedsuite.core.progress import Work, counted, duration, round_in, round_words
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    now = [1000.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
-    return now
-
-
-def test_the_time_left_follows_from_the_pace(clock):
-    work = Work("runs", 10)
-    assert work.seconds_left() is None
-    clock[0] += 20
-    work.advance(2)
-    # By hand: 10 s each, 8 to go; 5 s later they are under way.
-    assert work.seconds_left() == 80
-    clock[0] += 5
-    assert work.seconds_left() == 75
-    # Half a run more in 25 s: 10 s each, 7.5 to go.
-    work.show(2, partial=0.5)
-    assert work.seconds_left() == 75
-
-
-def test_what_was_done_before_says_nothing_about_the_pace(clock):
-    work = Work("rounds", 100, done=80)
-    work.leave_out(10)
-    assert work.seconds_left() is None
-    clock[0] += 3
-    work.advance()
-    assert work.seconds_left() == 27
-
-
-def test_a_slow_beginning_is_forgotten_once_there_is_a_better_measure(clock):
-    work = Work("rounds", 5)
-    clock[0] += 40
-    work.advance()
-    work.settle()
-    assert work.seconds_left() == 160
-    clock[0] += 2
-    work.advance()
-    assert work.seconds_left() == 6
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"), [(40.4, "40 s"), (720, "12 min"), (12600, "3.5 h")]
-)
-def test_durations_in_words(seconds, words):
-    assert duration(seconds) == words
+from fedsuite.core.progress import counted, round_in, round_words
 
 
 def test_a_line_on_a_round_is_read_back():
     assert round_in(f"{round_words(3, 120)}  training loss 0.5") == (3, 120)
     assert round_in("resuming after round 3 of 120") is None
-
-
-def lines(width, *works):
-    console = Console(width=width, soft_wrap=True, force_terminal=False)
-    with console.capture() as captured:
-        console.print(progress._Lines(list(works)))
-    return captured.get().splitlines()
-
-
-@pytest.mark.parametrize("width", [40, 60, 80, 200])
-def test_a_line_keeps_what_matters_and_fits(width, clock):
-    work = Work("rounds", 20)
-    clock[0] += 100
-    work.show(5, note="34 of 100 replies with a long tail " * 5)
-    waits = Work("waiting for the first round")
-    clock[0] += 12
-    found = lines(width, work, waits)
-    assert all(len(line) < width for line in found)
-    assert "5 of 20  about 5 min left" in found[0]
-    assert ("━" in found[0]) == (width > 50)
-    assert ("34 of 100" in found[0]) == (width >= 80)
-    assert found[1] == "waiting for the first round  12 s"
 
 
 def test_items_are_handed_on_untouched_where_nothing_is_drawn():

@@ -20,7 +20,6 @@ DIVISIONS = (
     {"partitioner": "shards"},
     {"partitioner": "iid", "label-noise": 0.3},
     {"partitioner": "covariate-shift"},
-    {"partitioner": "covariate-shift", "shift-replacement": True},
 )
 
 

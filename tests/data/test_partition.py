@@ -112,7 +112,7 @@ def test_test_part_has_the_mix_of_the_training_part(name, problem):
     assert (np.abs(tested[:, known] - share * tested.sum(axis=0)[known]) < 1).all()
 
 
-@pytest.mark.parametrize("name", [n for n in PARTITIONERS if n != "first-component"])
+@pytest.mark.parametrize("name", PARTITIONERS)
 def test_seed_decides(name):
     owners = (np.arange(60000) // 10, np.arange(10000) // 10)
     inputs = random_inputs(*FASHION)

@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import fields
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from fedsuite.data import (
     load_federated_data,
 )
 from fedsuite.data.diabetes130 import NUMBERS, VISITS
+from fedsuite.data.public import read_public_folder
 from fedsuite.data.splits import Parts
 
 from . import hospital_files
@@ -212,15 +214,16 @@ def test_description_counts_public_rows():
             {"public-size": 5, "public-used": 6},
             "public-used = 6 cannot go with public-size = 5",
         ),
-        (
-            {"dataset": "synthetic-ehr", "ehr-scale": 0.001, "public-dir": "x"},
-            "public-dir = '.*x': dataset synthetic-ehr has no images; leave it empty",
-        ),
     ],
 )
 def test_keys_that_do_not_fit(values, message):
     with pytest.raises(ConfigError, match=message):
         load_federated_data(values, 0)
+
+
+def test_a_folder_of_images_for_a_table():
+    with pytest.raises(ConfigError, match="'x': dataset heart-disease has no images"):
+        read_public_folder(DATASETS["heart-disease"], Path("x"))
 
 
 def test_more_public_rows_than_there_are():

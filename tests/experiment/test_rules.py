@@ -22,7 +22,7 @@ EXAMPLES: Mapping[str, tuple[Any, ...]] = {
     "best-model-metric": ("accuracy_mean", "validation_accuracy_mean"),
     "early-stop-metric": ("accuracy_mean", "validation_accuracy_mean"),
     "client-models": ("mlp",),
-    "dataset": ("reddit", "own-table", "synthetic-ehr"),
+    "dataset": ("reddit", "own-table"),
     "max-examples": (7.0,),
     "max-client-weight": (0.5,),
     "discriminator-widths": ("8",),

@@ -70,8 +70,7 @@ def commands(run: Path, whole: Path, alone: Path, output: Path) -> Iterator[list
     yield ["report", str(run), "--output", str(output / "one.html")]
     yield ["report", *both, "--output", str(output / "two.html")]
     yield ["fairness", str(run), "--standalone", str(alone), *to]
-    for name in ("communication", "round-time"):
-        yield ["analyse", name, *both, *to]
+    yield ["analyse", "costs", *both, *to]
     yield ["analyse", "contributions", str(run), "--standalone", str(alone), *to]
     yield ["analyse", "suspects", str(run), *to]
     if _quick(run):

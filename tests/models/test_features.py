@@ -16,8 +16,6 @@ def inputs_of(name: str) -> torch.Tensor:
     generator = torch.Generator().manual_seed(1)
     if name == "lstm-reddit":
         return torch.randint(10, (4, *SHAPES[name]), generator=generator)
-    if name == "gru-events":
-        return torch.randint(1, 3, (4, *SHAPES[name]), generator=generator).float()
     return torch.randn(4, *SHAPES[name], generator=generator)
 
 

@@ -6,7 +6,7 @@ from fedsuite.core.errors import RunError
 from fedsuite.results.analysis_files import Output, Table
 from tests.results.made_runs import make_run
 
-NAMES = ("communication", "contributions", "round-time", "suspects")
+NAMES = ("costs", "contributions", "suspects")
 
 
 def test_the_list_is_of_these(analyse):
@@ -27,7 +27,7 @@ def test_each_tells_its_options(analyse, name):
 
 @pytest.mark.parametrize(
     "arguments",
-    [("nothing",), ("suspects", "--nothing"), ("communication", "run", "--direction", "x")],
+    [("nothing",), ("suspects", "--nothing"), ("costs", "run", "--target", "x")],
 )
 def test_usage_errors(analyse, arguments):
     code, _, err = analyse(*arguments)
@@ -61,7 +61,7 @@ def test_a_run_that_is_not_there(analyse, name):
 
 def test_a_metric_that_runs_lack(analyse, tmp_path):
     make_run(tmp_path / "run")
-    code, _, err = analyse("communication", tmp_path / "run", "--metric", "nothing")
+    code, _, err = analyse("costs", tmp_path / "run", "--metric", "nothing")
     assert code == 1
     assert "no column nothing" in err
 

@@ -1,10 +1,7 @@
 """Grouping and comparing runs, with numbers worked out by hand."""
 
-import csv
 import io
 import json
-import string
-from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -14,12 +11,11 @@ from fedsuite.experiment.key_catalog import local_keys
 from fedsuite.results.compare import (
     compare,
     tables,
-    to_csv,
     to_markdown,
     write_comparison,
 )
-from fedsuite.results.groups import Group, group_runs
-from fedsuite.results.likeness import partition_names, seeds_text
+from fedsuite.results.groups import group_runs
+from fedsuite.results.likeness import seeds_text
 from fedsuite.results.reader import load_run
 from tests.results.made_runs import make_run
 
@@ -182,8 +178,7 @@ def test_one_seed_has_no_spread(make):
 def test_a_run_without_accuracies_has_dashes(make):
     comparison = compare([make(), make((), method="fedsgd")])
     assert set(comparison.rows[1].metrics.values()) == {None}
-    assert "| fedsgd | 0 | A | 0 | – | – | – | – | – | – |" in to_markdown(comparison)
-    assert to_csv(comparison).splitlines()[2] == "fedsgd,1,0,0" + "," * 12
+    assert "| fedsgd | 0 | 0 | – | – | – | – | – | – |" in to_markdown(comparison)
 
 
 def test_a_repeated_seed_counts_once(make):
@@ -212,9 +207,6 @@ def test_different_partitions_of_one_seed_are_told(make):
         "paired differences, not their means"
     )
     assert "with seed 1 have different data fingerprints" in seed
-    cells = [line.split(" | ")[1:3] for line in to_markdown(comparison).splitlines()]
-    assert cells[2:4] == [["0, 1", "A B"], ["0, 1", "A C"]]
-    assert "Partitions by data fingerprint: A a, B b, C c." in comparison.legend
 
 
 def test_seeds_without_a_partner_are_told(make):
@@ -269,14 +261,6 @@ def test_seeds_in_words(seeds, text):
     assert seeds_text(seeds) == text
 
 
-def test_names_of_partitions_do_not_run_out(make):
-    runs = tuple(
-        SimpleNamespace(manifest={"data_fingerprint": str(index)}) for index in range(28)
-    )
-    names = list(partition_names([Group("fedavg", runs)]).values())
-    assert names == ["–", *string.ascii_uppercase, "AA", "AB"]
-
-
 def test_different_rounds_and_unfinished_runs_are_told(make):
     killed = make([[0.5]], seed=1, status="running")
     comparison = compare([make([[0.5]] * 3, seed=0), killed])
@@ -307,24 +291,15 @@ def comparison(make):
 
 def test_markdown(comparison):
     lines = to_markdown(comparison).splitlines()
-    assert lines[0].split(" | ")[4:7] == ["accuracy", "worst 5 %", "worst 10 %"]
-    assert lines[1] == "| --- " + "| ---: " * 9 + "|"
+    assert lines[0].split(" | ")[3:6] == ["accuracy", "worst 5 %", "worst 10 %"]
+    assert lines[1] == "| --- " + "| ---: " * 8 + "|"
     assert lines[2].startswith(
-        r"| fedavg, note=[red]a\|b | 0, 1 | A | 1 | 65.00 ± 7.07 | 50.00 ± 0"
+        r"| fedavg, note=[red]a\|b | 0, 1 | 1 | 65.00 ± 7.07 | 50.00 ± 0"
     )
     assert lines[3] == (
-        "| fedavg, note=c | 0 | A | 1 | 30.00 | 20.00 | 20.00 | 40.00 | 100.00 | 30.00 |"
+        "| fedavg, note=c | 0 | 1 | 30.00 | 20.00 | 20.00 | 40.00 | 100.00 | 30.00 |"
     )
     assert lines[4] == ""
-
-
-def test_csv(comparison):
-    first, second = csv.DictReader(io.StringIO(to_csv(comparison)))
-    assert first["label"] == "fedavg, note=[red]a|b"
-    assert float(first["mean"]) == pytest.approx(65)
-    assert float(first["mean_std"]) == pytest.approx(50**0.5)
-    assert second["mean_std"] == ""
-    assert float(second["variance"]) == pytest.approx(100)
 
 
 def test_table_shows_brackets_as_they_are(comparison):
@@ -354,7 +329,6 @@ def test_written_files(comparison, tmp_path):
     folder.mkdir()
     write_comparison(comparison, folder)
     assert (folder / "comparison.md").read_text() == to_markdown(comparison)
-    assert (folder / "comparison.csv").read_text() == to_csv(comparison)
     lines = (folder / "by_seed.csv").read_text().splitlines()
     assert lines[1].startswith('"fedavg, note=[red]a|b",0,60.0000,50.0000,')
     assert lines[2].startswith('"fedavg, note=[red]a|b",1,70.0000,50.0000,')

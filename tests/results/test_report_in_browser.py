@@ -59,7 +59,7 @@ def test_all_is_drawn_without_a_complaint_and_fits(
 ) -> None:
     page.look(width, scheme=scheme)
     page.open(report)
-    assert draw_all(page) >= 9
+    assert draw_all(page) >= 7
     assert page.complaints == []
     inner = "document.documentElement.clientWidth"
     assert page.ask(f"document.documentElement.scrollWidth <= {inner}")

@@ -135,7 +135,7 @@ def test_an_option_of_the_report_of_one_run_has_an_effect(runs, tmp_path):
     assert "Comparison" not in page.read_text().partition("<script")[0]
     options = ["--evaluations", "2", "--output", str(page)]
     assert CliRunner().invoke(app, ["report", str(runs[0]), *options]).exit_code == 0
-    assert cells(page.read_text())[0][4].startswith("65.50")
+    assert cells(page.read_text())[0][3].startswith("65.50")
     assert "<dd>65.5 %</dd>" in page.read_text()
 
 
@@ -176,8 +176,8 @@ def test_all_that_is_made_of_a_run_says_of_how_many_clients(tmp_path):
     assert lines[0].strip() == "Accuracy over 5 of 8 clients"
     assert run.summary["accuracy_in_per_cent"]["num_asked"] == 8
     comparison = compare([path])
-    assert table_lines(comparison)[0][4] == "clients"
-    assert table_lines(comparison)[1][4] == "5 of 8"
+    assert table_lines(comparison)[0][3] == "clients"
+    assert table_lines(comparison)[1][3] == "5 of 8"
     (warning,) = comparison.warnings
     assert warning.startswith(
         "fedavg, seed 0: the numbers are of 5 of 8 clients at round 2"
@@ -219,7 +219,7 @@ def test_a_comparison_says_it_of_each_run(tmp_path):
         with_missing(tmp_path / "b", [0.9] * 8, method="fedprox"),
     ]
     first, second = table_lines(compare(paths))[1:]
-    assert (first[4], second[4]) == ("5 of 8", "all")
+    assert (first[3], second[3]) == ("5 of 8", "all")
     assert "5 of 8" in report_html([load_run(path) for path in paths])
 
 

@@ -1,4 +1,4 @@
-"""Runs on the hospitals' tables and on generated records, by methods that know neither."""
+"""Runs on the hospitals' tables, by methods that do not know them."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from fedsuite.core.keys import Value
-from fedsuite.experiment.data_and_models import federated_data
 from fedsuite.experiment.experiment import Experiment
 from tests.data import hospital_files
 from tests.data.conftest import own_folders  # noqa: F401
@@ -56,22 +55,3 @@ def test_encounters(method: str, tmp_path: Path) -> None:
     hospital_files.write_encounters(tmp_path)
     found = accuracies(experiment("diabetes130", tmp_path, method=method))
     assert len(found) == 3 and np.mean(found) > 0.8
-
-
-@pytest.mark.parametrize("method", ["fedavg", "standalone"])
-def test_generated_records(method: str, tmp_path: Path) -> None:
-    asked = experiment(
-        "synthetic-ehr",
-        tmp_path,
-        ehr_scale=0.005,
-        model="gru-events",
-        method=method,
-        loss="focal",
-        num_rounds=2,
-        optimizer="adam",
-        learning_rate=1e-3,
-        batch_size=64,
-    )
-    assert len(accuracies(asked)) == 3
-    share = federated_data(asked).description["largest-class-test"]
-    assert isinstance(share, float) and 0.5 < share < 0.75

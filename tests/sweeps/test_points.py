@@ -1,12 +1,13 @@
 """Sweeps: points and their names, and the record."""
 
 import pytest
+import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.experiment.experiment import Experiment
-from fedsuite.sweeps.points import Record, make_points, merge_record, parse_grid, point_name
+from fedsuite.sweeps.points import make_points, parse_grid, point_name, shared_values
 from tests.small_runs import SMALL
 
 # Points and their names.
@@ -106,20 +107,17 @@ def test_replaced_and_cut_characters_do_not_make_names_equal():
     assert {name.rpartition("_")[2] for name in names} == {"s0"}
 
 
-# The record.
+# What the points share.
 
 
-def test_record_grows_and_refuses_another_base(tmp_path):
+def test_another_base_is_refused(tmp_path):
     base = {**SMALL, "learning-rate": 0.5, "run-name": "x", "output-dir": "y", "seed": 9}
-    record = merge_record(tmp_path, base, make_points(SMALL, ["momentum=0.5"], range(1)))
-    assert record.base == {**SMALL, "learning-rate": 0.5}
-    record.write(tmp_path)
-    assert Record.read(tmp_path) == record
+    shared = shared_values(tmp_path, base)
+    assert shared == {**SMALL, "learning-rate": 0.5}
+    (tmp_path / "base.toml").write_text(tomli_w.dumps(shared))
     # The same experiment in other words.
     same = {**base, "momentum": 0.0, "checkpoint-every": 3, "seed": 1}
-    more = merge_record(tmp_path, same, make_points(SMALL, ["momentum=0.9"], range(2)))
-    assert list(more.runs) == ["momentum-0.5_s0", "momentum-0.9_s0", "momentum-0.9_s1"]
-    assert more.runs["momentum-0.9_s1"] == {"momentum": 0.9, "seed": 1}
+    assert shared_values(tmp_path, same)["momentum"] == 0.0
     for changed, words in (
         ({"learning-rate": 0.4}, "key learning-rate is 0.5 there and 0.4 here"),
         ({"num-rounds": 7}, "key num-rounds is 1 there and 7 here"),
@@ -127,12 +125,13 @@ def test_record_grows_and_refuses_another_base(tmp_path):
         ({"public-dir": "own"}, "key public-dir is not set there and 'own' here"),
     ):
         with pytest.raises(RunError) as caught:
-            merge_record(tmp_path, {**base, **changed}, ())
+            shared_values(tmp_path, {**base, **changed})
         assert words in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 1, "base": 3, "runs": {}}'])
-def test_damaged_record_is_refused(tmp_path, text):
-    (tmp_path / "sweep.json").write_text(text)
-    with pytest.raises(RunError, match=r"sweep.json: "):
-        Record.read(tmp_path)
+@pytest.mark.parametrize("text", ["learning-rate", 'a = "', "a = 1\na = 2"])
+def test_a_damaged_base_is_refused(tmp_path, text):
+    (tmp_path / "base.toml").write_text(text)
+    with pytest.raises(RunError, match=r"base\.toml: .*: mend it") as caught:
+        shared_values(tmp_path, SMALL)
+    assert "\n" not in str(caught.value)

@@ -134,6 +134,7 @@ def test_what_was_killed_goes_on_or_starts_over(sweep):
     # Killed before its manifest was written.
     for path in sorted(runs[2].rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
+    (runs[2] / LOCK).touch()
     (runs[2] / "experiment.toml").touch()
     (runs[2] / ".manifest.json.12-34.tmp").write_text("{")
     sweep(seeds=4, num_rounds=2)
@@ -153,7 +154,7 @@ def test_what_is_not_ours_is_not_touched(sweep):
     (sweep.folder / "s1").mkdir()
     (sweep.folder / "s1" / "experiment.toml").write_text("")
     (sweep.folder / "s1" / "thesis.txt").write_text("years of work")
-    with pytest.raises(RunError, match=r"s1/thesis.txt is in the way"):
+    with pytest.raises(RunError, match="s1 is in the way"):
         sweep(seeds=2)
     assert sweep.started == []
     assert {path.name for path in (sweep.folder / "s1").iterdir()} == {
@@ -242,11 +243,9 @@ def test_a_sweep_in_processes(command, tmp_path):
         LOCK,
         "base.toml",
         "by_seed.csv",
-        "comparison.csv",
         "comparison.md",
         "logs",
         "num-clients-4_s0",
-        "sweep.json",
     }
     log = tmp_path / "sweep" / "logs" / "num-clients-4_s0.log"
     assert "round 3 of 3" in log.read_text()

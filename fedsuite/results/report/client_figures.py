@@ -19,7 +19,6 @@ NEAR: Mapping[str, Any] = {"hovermode": "closest"}
 MOST_MARKS = 6000
 """Most marks of clients in one figure."""
 
-_BIN = 5
 _VALUE = "%{y:.4~g} %<extra>%{fullData.name}</extra>"
 
 
@@ -34,7 +33,7 @@ class Served(NamedTuple):
 def client_figures(
     groups: Sequence[Group], rows: Mapping[int, ClientRows], score: str = "accuracy"
 ) -> list[Figure]:
-    """Return clients sorted by accuracy, their distribution, and accuracy by rows.
+    """Return clients sorted by accuracy, and accuracy by rows.
 
     Parameters
     ----------
@@ -46,7 +45,6 @@ def client_figures(
         The accuracy that is drawn.
     """
     ranked: Data = []
-    shares: Data = []
     sizes: Data = []
     most = max(MOST_MARKS // max(len(groups), 1), 60)
     left_out = False
@@ -57,7 +55,6 @@ def client_figures(
         drawn = _evenly(served, most)
         left_out |= len(drawn) < len(served)
         ranked.append(_ranked(group, served, index, most))
-        shares.append(_shares(group, served, index))
         if known := [one for one in drawn if one.rows is not None]:
             sizes.append(_sizes(group, known, index))
     some = "Of many clients some are drawn, evenly from the worst to the best."
@@ -71,7 +68,6 @@ def client_figures(
     axis = {"xaxis": {"title": {"text": "clients (%)"}, "range": [-2, 102]}}
     titles = (
         ("Clients, from the worst to the best", "clients (%)", f"{what} (%)"),
-        (f"Distribution of {what}", f"{what} (%)", "clients (%)"),
         (
             f"{what[0].upper()}{what[1:]} against training rows",
             "training rows",
@@ -80,7 +76,6 @@ def client_figures(
     )
     parts: tuple[tuple[Data, str, Mapping[str, Any]], ...] = (
         (ranked, last, {**ACCURACY, **axis, **NEAR}),
-        (shares, f"Columns of {_BIN} points.", {"barmode": "group", **NEAR}),
         (sizes, note, {**ACCURACY, **NEAR, "xaxis": from_zero}),
     )
     return [
@@ -123,21 +118,6 @@ def _ranked(
         "y": [rounded(served[i].accuracy) for i in places],
         "text": [served[i].name for i in places],
         "hovertemplate": f"client %{{text}}: {_VALUE}",
-    }
-
-
-def _shares(group: Group, served: Sequence[Served], index: int) -> dict[str, Any]:
-    """Return the share of the clients in each range; the last one holds 100 % too."""
-    edges = np.arange(0, 100 + _BIN, _BIN)
-    counts, _ = np.histogram([one.accuracy for one in served], edges)
-    return {
-        "type": "bar",
-        "name": label(group.label),
-        "x": [float(edge) + _BIN / 2 for edge in edges[:-1]],
-        "y": [rounded(100 * count / len(served)) for count in counts],
-        "customdata": [f"{edge} to {edge + _BIN} %" for edge in edges[:-1].tolist()],
-        "marker": {"color": colour(index)},
-        "hovertemplate": "accuracy %{customdata}: %{y:.3~g} % of the clients",
     }
 
 

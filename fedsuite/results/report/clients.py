@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedsuite.core.metrics import has_score, is_fraction
 from fedsuite.results.reader import Client, Run
@@ -14,42 +13,10 @@ from fedsuite.results.report.values import number
 SPREAD = (0, 10, 50, 90, 100)
 """Percentiles of the clients' accuracies to draw against rounds."""
 
-MOST_ROWS = 60
-"""Most rows of a map of clients and rounds."""
-
-MOST_ROUNDS = 200
-"""Most columns of a map of clients and rounds."""
-
 MOST_COLUMNS = 24
 """Most columns of the clients' tables: a reply may hold a thousand."""
 
 _NOT_SHOWN = frozenset({"round", "phase", "client"})
-_WEIGHTS = ("weight", "norm", "reputation", "lambda", "share", "similarity", "shapley")
-
-
-@dataclass
-class Map:
-    """Means of one number over neighbouring clients and rounds.
-
-    Parameters
-    ----------
-    shape
-        Rows of clients, columns of rounds.
-    """
-
-    shape: tuple[int, int]
-    sums: NDArray[np.float64] = field(init=False)
-    counts: NDArray[np.int64] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.sums = np.zeros(self.shape)
-        self.counts = np.zeros(self.shape, dtype=np.int64)
-
-    def means(self) -> list[list[float | None]]:
-        """Return the means, None where no number fell."""
-        with np.errstate(invalid="ignore", divide="ignore"):
-            means = self.sums / self.counts
-        return [[None if np.isnan(v) else float(v) for v in row] for row in means]
 
 
 @dataclass
@@ -64,10 +31,6 @@ class ClientRows:
         Phase to client to the client's last row.
     spreads
         Round to the percentiles ``SPREAD`` of the clients' accuracies, in per cent.
-    maps
-        Column to its means by client and round.
-    clients_each, rounds_each
-        Clients and rounds that share a cell of a map.
     score
         Column of the accuracies.
     """
@@ -75,9 +38,6 @@ class ClientRows:
     names: list[Client] = field(default_factory=list)
     last: dict[str, dict[Client, dict[str, Any]]] = field(default_factory=dict)
     spreads: dict[int, list[float]] = field(default_factory=dict)
-    maps: dict[str, Map] = field(default_factory=dict)
-    clients_each: int = 1
-    rounds_each: int = 1
     score: str = "accuracy"
 
     def columns(self, phase: str) -> list[str]:
@@ -117,31 +77,18 @@ def _accuracy(row: dict[str, Any], score: str) -> float | None:
 def client_rows(run: Run, score: str = "accuracy") -> ClientRows:
     """Return the numbers of the clients' rows, read once; ``score`` names the accuracy."""
     rows = ClientRows(score=score)
-    rounds, clients = run.last_round, run.experiment.get("num-clients", 1)
-    assert isinstance(clients, int)
-    rows.clients_each = -(-max(clients, 1) // MOST_ROWS)
-    rows.rounds_each = -(-max(rounds, 1) // MOST_ROUNDS)
-    shape = (
-        -(-max(clients, 1) // rows.clients_each),
-        -(-max(rounds, 1) // rows.rounds_each),
-    )
-    index: dict[Client, int] = {}
+    names: set[Client] = set()
     pending: dict[int, list[float]] = {}
     for server_round, phase, client, row in _rows(run):
-        if client not in index:
-            index[client] = client if isinstance(client, int) else len(index)
+        names.add(client)
         rows.last.setdefault(phase, {})[client] = row
         accuracy = _accuracy(row, score) if phase == "evaluate" else None
         if accuracy is not None:
             if server_round not in pending:
                 _close(rows, pending)
             pending.setdefault(server_round, []).append(100 * accuracy)
-        place = index[client] // rows.clients_each, (server_round - 1) // rows.rounds_each
-        if 0 <= place[0] < shape[0] and 0 <= place[1] < shape[1]:
-            _count(rows.maps, shape, place, phase, row)
     _close(rows, pending)
-    rows.names = sorted(index, key=lambda c: (isinstance(c, str), c))
-    rows.maps = dict(sorted(rows.maps.items(), key=lambda item: _rank(item[0])))
+    rows.names = sorted(names, key=lambda c: (isinstance(c, str), c))
     return rows
 
 
@@ -160,31 +107,3 @@ def _close(rows: ClientRows, pending: dict[int, list[float]]) -> None:
     for server_round, values in pending.items():
         rows.spreads[server_round] = np.percentile(values, SPREAD).tolist()
     pending.clear()
-
-
-def _count(
-    maps: dict[str, Map],
-    shape: tuple[int, int],
-    place: tuple[int, int],
-    phase: str,
-    row: dict[str, Any],
-) -> None:
-    for name, value in row.items():
-        if name in _NOT_SHOWN or (finite := number(value)) is None:
-            continue
-        column = f"{phase} {name}"
-        if column not in maps:
-            if len(maps) >= MOST_COLUMNS:
-                continue
-            maps[column] = Map(shape)
-        maps[column].sums[place] += finite
-        maps[column].counts[place] += 1
-
-
-def is_weight(column: str) -> bool:
-    """Return whether a column is a weight or a norm that the method recorded."""
-    return any(part in column for part in _WEIGHTS)
-
-
-def _rank(column: str) -> tuple[bool, bool, str]:
-    return not is_weight(column), column != "evaluate accuracy", column

@@ -19,14 +19,13 @@ from fedsuite.results.panels import (
     pooled_curve,
 )
 from fedsuite.results.plots import PALETTE
-from fedsuite.results.report.clients import ClientRows, is_weight
 from fedsuite.results.report.thinning import (
     MOST_POINTS,
     drawn_positions,
     most_points,
     thinning_note,
 )
-from fedsuite.results.report.values import label, rounded, words
+from fedsuite.results.report.values import label, rounded
 
 Data = list[dict[str, Any]]
 
@@ -49,14 +48,6 @@ MOST_CLIENTS = 400
 PARTS = {"train": "Training rows", "test": "Test rows"}
 """Title of the figure of each part of the data."""
 
-SHIFTS = {
-    "squared Mahalanobis shift of the training rows": "squared_shift",
-    "effective sample size, rows": "effective_size",
-    "different rows": "distinct",
-    "label drift, total variation": "label_drift",
-}
-"""Measures of a covariate shift, by what they are."""
-
 _VALUE = "%{y:.4~g}"
 
 
@@ -71,13 +62,11 @@ class Figure:
     title, note
         Heading and explanation.
     data
-        Plotly's traces; of a figure with ``choices`` one choice's.
+        Plotly's traces.
     x, y
         Labels of the axes.
     layout
         Further parts of Plotly's layout.
-    choices
-        Name to traces, of which the reader chooses one.
     """
 
     section: str
@@ -87,7 +76,6 @@ class Figure:
     y: str
     note: str = ""
     layout: Mapping[str, Any] = field(default_factory=dict)
-    choices: Mapping[str, Data] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Return what the page's script draws."""
@@ -95,11 +83,7 @@ class Figure:
         if self.x == "round" and max(_last(trace) for trace in self.data) <= FEW:
             x["dtick"] = 1
         axes = {"xaxis": x, "yaxis": {"title": {"text": self.y}}}
-        return {
-            "data": self.data,
-            "layout": {**axes, **self.layout},
-            "choices": list(self.choices.values()),
-        }
+        return {"data": self.data, "layout": {**axes, **self.layout}}
 
 
 def _last(trace: Mapping[str, Any]) -> float:
@@ -269,14 +253,10 @@ def holding_figures(
         data, note = _client_bars(held.T, names, colours)
         figures.append(Figure("data", title, data, "client", "rows", note, bars))
     if shifts:
-        choices = {}
-        for measure, name in SHIFTS.items():
-            values = np.array([[getattr(shift, name) for shift in shifts]])
-            choices[measure], note = _client_bars(values, [measure], PALETTE[:1])
-        data = next(iter(choices.values()))
-        figures.append(
-            Figure("data", "Covariate shift", data, "client", "", note, bars, choices)
-        )
+        what = "squared Mahalanobis shift of the training rows"
+        values = np.array([[shift.squared_shift for shift in shifts]])
+        data, note = _client_bars(values, [what], PALETTE[:1])
+        figures.append(Figure("data", "Covariate shift", data, "client", what, note, bars))
     return figures
 
 
@@ -323,57 +303,3 @@ def _class_colour(index: int, num_classes: int) -> str:
     if num_classes <= len(CLASS_COLOURS):
         return CLASS_COLOURS[index]
     return f"hsl({round(360 * index / num_classes)},60%,{45 + 15 * (index % 2)}%)"
-
-
-def map_figure(rows: ClientRows) -> list[Figure]:
-    """Return a map of clients and rounds, of each number that clients' rows hold."""
-    if not rows.maps:
-        return []
-    choices = {}
-    for column, grid in rows.maps.items():
-        z = [[None if v is None else rounded(v) for v in line] for line in grid.means()]
-        height, width = grid.shape
-        choices[words(column)] = [
-            {
-                "type": "heatmap",
-                "x": [1 + i * rows.rounds_each for i in range(width)],
-                "y": _client_labels(rows, height),
-                "z": z,
-                "colorscale": "Viridis",
-                "colorbar": {"thickness": 12},
-                "hovertemplate": "round %{x}, client %{y}: %{z:.5~g}<extra></extra>",
-            }
-        ]
-    shared = [
-        f"a cell is the mean of {count} neighbouring {what}"
-        for count, what in ((rows.clients_each, "clients"), (rows.rounds_each, "rounds"))
-        if count > 1
-    ]
-    note = "An empty cell had no good reply."
-    if not any(is_weight(column) for column in rows.maps):
-        note += " This method recorded no weights or norms of single clients."
-    if shared:
-        note += f" Of this many, {', '.join(shared)}."
-    return [
-        Figure(
-            "weights",
-            "Each client in each round",
-            next(iter(choices.values())),
-            "round",
-            "client",
-            note,
-            {"hovermode": "closest", "yaxis": {"type": "category", "title": {"text": ""}}},
-            choices,
-        )
-    ]
-
-
-def _client_labels(rows: ClientRows, height: int) -> list[str]:
-    if rows.clients_each > 1:
-        return [
-            f"{i * rows.clients_each} to {(i + 1) * rows.clients_each - 1}"
-            for i in range(height)
-        ]
-    strings = [client for client in rows.names if isinstance(client, str)]
-    names: list[str] = [label(name) for name in strings] or [str(i) for i in range(height)]
-    return (names + [str(i) for i in range(len(names), height)])[:height]

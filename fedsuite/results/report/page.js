@@ -43,9 +43,7 @@ function layoutOf(own, colours, several) {
 function draw(place) {
   const figure = FIGURES[Number(place.dataset.figure)];
   const colours = theme();
-  const data = figure.choices.length
-    ? figure.choices[Number(place.dataset.choice || 0)] : figure.data;
-  const traces = data.map((trace) => inked(trace, colours.ink));
+  const traces = figure.data.map((trace) => inked(trace, colours.ink));
   const named = traces.filter((trace) => trace.showlegend !== false).length;
   const several = named > 1;
   const lines = Math.ceil(named / Math.max(Math.floor(place.clientWidth / 110), 1));
@@ -75,13 +73,6 @@ function drawWhenSeen() {
   const again = () => places.filter((place) => place.dataset.drawn).forEach(draw);
   DARK.addEventListener("change", again);
   addEventListener("beforeprint", () => places.forEach(draw));
-  for (const choice of document.querySelectorAll("select[data-figure]")) {
-    choice.addEventListener("change", () => {
-      const place = places.find((p) => p.dataset.figure === choice.dataset.figure);
-      place.dataset.choice = choice.value;
-      draw(place);
-    });
-  }
 }
 
 function sortBy(heading) {

@@ -1,4 +1,4 @@
-"""Tables of a run: keys, versions, fingerprints, machine, files, and how to repeat it."""
+"""Tables of a run: keys, versions, fingerprints, machine, and how to repeat it."""
 
 import shlex
 from collections import Counter
@@ -203,20 +203,6 @@ def reasons_table(runs: Sequence[Run]) -> Table:
     lines.sort(key=lambda line: -line[0])
     head = ("times", "reply", "phase", "cause", "reason", "clients (times)")
     return table("Reasons", (*head, "first round", "last round"), lines)
-
-
-def checkpoint_table(run: Run) -> Table:
-    """Return the table of the models and checkpoints in the run's folder."""
-    files = [run.path / layout.MODEL, run.path / layout.BEST_MODEL]
-    files += sorted((run.path / "checkpoints").glob("*.safetensors"))
-    lines = []
-    for path in files:
-        try:
-            size = path.stat().st_size
-        except OSError:
-            continue
-        lines.append((str(path.relative_to(run.path)), round(size / 1e6, 3)))
-    return table("Checkpoints and models", ("file", "MB"), lines)
 
 
 def commands(run: Run) -> dict[str, str]:

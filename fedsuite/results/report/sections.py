@@ -36,11 +36,9 @@ TITLES = {
     "curves": "Curves",
     "clients": "Clients",
     "data": "Who holds what",
-    "weights": "Weights and norms",
     "replies": "Replies that were not used",
     "traffic": "Traffic",
     "time": "Time",
-    "checkpoints": "Checkpoints",
     "repeat": "Repeat it",
 }
 """Heading of the sections."""
@@ -198,18 +196,12 @@ def _one(run: Run, rows: ClientRows, sections: Mapping[str, Section]) -> list[Fi
         sections["clients"].tables.append(client_table(rows))
     for name, cost_table in run_tables.cost_tables(run).items():
         sections[name].tables.append(cost_table)
-    checkpoints = run_tables.checkpoint_table(run)
-    if checkpoints.rows:
-        sections["checkpoints"].tables.append(checkpoints)
-    else:
-        sections["checkpoints"].notes.append("There is no checkpoint and no model yet.")
     sections["repeat"].commands.update(run_tables.commands(run))
     return [
         *spread_figure(rows),
         *figures.holding_figures(
             {part: run.class_counts(part) for part in figures.PARTS}, run.shifts()
         ),
-        *figures.map_figure(rows),
     ]
 
 
