@@ -16,7 +16,7 @@ LIARS := runs/liars-$(shell date +%Y%m%d-%H%M%S).csv
 
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
 
-.PHONY: simulate test test-all check unit smoke slow nightly grpc faults liars config docs gpu setup clean
+.PHONY: simulate test test-all check unit smoke slow nightly grpc canary faults liars config docs gpu setup clean
 
 simulate: $(READY)  ## FedAvg and FedAKD in Flower's Ray simulation, training alone beside them
 	$(TRIAL) --engine ray --num-supernodes 10 --set run-name=fedavg
@@ -53,6 +53,16 @@ grpc:  ## the federation of real processes on Flower 1.39, whose SuperNodes spea
 	OMP_NUM_THREADS=1 .venv-grpc/bin/python -m pytest -q -n 2 -m slow tests/deploy/test_rehearsal.py
 	FEDSUITE_FAULTS=all OMP_NUM_THREADS=1 .venv-grpc/bin/python -m pytest -q \
 		tests/workarounds/test_flower_wire.py
+
+canary:  ## the tests that touch Flower on its newest nightly build, and which names changed
+	$(MAKE) setup VENV=.venv-canary
+	.venv-canary/bin/python -m pip uninstall --quiet --yes flwr flwr-nightly
+	.venv-canary/bin/python -m pip install --quiet --disable-pip-version-check \
+		"flwr-nightly[simulation]"
+	.venv-canary/bin/python -m tests.workarounds.leaned_on
+	OMP_NUM_THREADS=1 .venv-canary/bin/python -m pytest -q -n 2 \
+		-m "not slow and not nightly or smoke" tests/workarounds tests/engines \
+		tests/strangers tests/apps tests/rounds tests/deploy
 
 faults: $(READY)  ## every fault, here and in real processes, and 10,000 inputs per decoder
 	FEDSUITE_FAULTS=all $(PYTEST) tests/faults tests/deploy tests/test_fuzz_records.py \
@@ -91,4 +101,4 @@ $(READY): pyproject.toml $(CONSTRAINTS)
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-grpc .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
+	rm -rf $(VENV) .venv-grpc .venv-canary .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
