@@ -198,8 +198,8 @@ def test_a_node_that_is_gone_is_not_waited_for(clock: Clock) -> None:
             gone = {1000, 1001} if self._clock.now >= 1003.0 else set()
             return [node for node in super().get_node_ids() if node not in gone]
 
-    # The first replies in its last moment, the second never, and the run has no deadline.
-    grid = PromptGrid(Left(clock, {1000: 4.99, 1001: 1e9, 1002: 60.0}))
+    # The first replies in its last moment, the second would much later.
+    grid = PromptGrid(Left(clock, {1000: 4.99, 1001: 3600.0, 1002: 60.0}))
     replies = grid.send_and_receive(hellos(1000, 1001, 1002))
     first, second = next(replies), next(replies)
     assert first.has_content() and first.metadata.src_node_id == 1000
