@@ -16,7 +16,12 @@ LIARS := runs/liars-$(shell date +%Y%m%d-%H%M%S).csv
 
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
 
-.PHONY: simulate test test-all check unit smoke slow nightly grpc faults liars config docs gpu setup clean
+# The tests that touch Flower: fast ones, and of those that start it the sample of `smoke`.
+FLOWER_TESTS = -m "not slow and not nightly or smoke" tests/workarounds tests/engines \
+	tests/strangers tests/apps tests/rounds tests/deploy
+OLDER = 1.39 1.41
+
+.PHONY: simulate test test-all check unit smoke slow nightly older grpc canary faults liars config docs gpu setup clean
 
 simulate: $(READY)  ## FedAvg and FedAKD in Flower's Ray simulation, training alone beside them
 	$(TRIAL) --engine ray --num-supernodes 10 --set run-name=fedavg
@@ -27,7 +32,7 @@ simulate: $(READY)  ## FedAvg and FedAKD in Flower's Ray simulation, training al
 
 test: check unit smoke  ## what CI runs: minutes
 
-test-all: test slow nightly grpc faults liars  ## everything there is: hours
+test-all: test slow nightly older grpc faults liars  ## everything there is: hours
 
 check: $(READY)  ## lint, format, the declared keys, types
 	$(BIN)/ruff check .
@@ -47,12 +52,26 @@ slow: $(READY)  ## the others; much of their time is waiting
 nightly: $(READY)  ## whole runs of every method, and every key of each
 	$(PYTEST) -m nightly
 
+older: $(OLDER:%=older-%)  ## the tests that touch Flower on its older releases
+
+older-%:
+	$(MAKE) setup VENV=.venv-$* CONSTRAINTS=constraints/flwr-$*.txt FLWR=$*.0
+	OMP_NUM_THREADS=1 .venv-$*/bin/python -m pytest -q -n 2 $(FLOWER_TESTS)
+
 grpc:  ## the federation of real processes on Flower 1.39, whose SuperNodes speak gRPC
-	$(MAKE) setup VENV=.venv-grpc CONSTRAINTS=constraints/flwr-1.39.txt FLWR=1.39.0
-	.venv-grpc/bin/fedsuite doctor | grep gRPC
-	OMP_NUM_THREADS=1 .venv-grpc/bin/python -m pytest -q -n 2 -m slow tests/deploy/test_rehearsal.py
-	FEDSUITE_FAULTS=all OMP_NUM_THREADS=1 .venv-grpc/bin/python -m pytest -q \
+	$(MAKE) setup VENV=.venv-1.39 CONSTRAINTS=constraints/flwr-1.39.txt FLWR=1.39.0
+	.venv-1.39/bin/fedsuite doctor | grep gRPC
+	OMP_NUM_THREADS=1 .venv-1.39/bin/python -m pytest -q -n 2 -m slow tests/deploy/test_rehearsal.py
+	FEDSUITE_FAULTS=all OMP_NUM_THREADS=1 .venv-1.39/bin/python -m pytest -q \
 		tests/workarounds/test_flower_wire.py
+
+canary:  ## the tests that touch Flower on its newest nightly build, and which names changed
+	$(MAKE) setup VENV=.venv-canary
+	.venv-canary/bin/python -m pip uninstall --quiet --yes flwr flwr-nightly
+	.venv-canary/bin/python -m pip install --quiet --disable-pip-version-check \
+		"flwr-nightly[simulation]"
+	.venv-canary/bin/python -m tests.workarounds.leaned_on
+	OMP_NUM_THREADS=1 .venv-canary/bin/python -m pytest -q -n 2 $(FLOWER_TESTS)
 
 faults: $(READY)  ## every fault, here and in real processes, and 10,000 inputs per decoder
 	FEDSUITE_FAULTS=all $(PYTEST) tests/faults tests/deploy tests/test_fuzz_records.py \
@@ -91,4 +110,4 @@ $(READY): pyproject.toml $(CONSTRAINTS)
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-grpc .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
+	rm -rf $(VENV) $(OLDER:%=.venv-%) .venv-canary .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build

@@ -21,6 +21,7 @@ def copied_pages() -> dict[Path, str]:
         ROOT / "CONTRIBUTING.md": "contributing",
         ROOT / "SECURITY.md": "security",
         ROOT / "CODE_OF_CONDUCT.md": "code_of_conduct",
+        ROOT / "apps" / "README.md": "apps",
         ROOT / "deploy" / "README.md": "deploy",
         ROOT / "deploy" / "fedal_prototype" / "README.md": "fedal_prototype",
         BOARD / "protocol.md": "results/protocol",
@@ -33,6 +34,8 @@ def copied_pages() -> dict[Path, str]:
         ROOT / "benchmarks" / "results" / "gpu-faked" / "README.md": "results/gpu_faked",
         ROOT / "benchmarks" / "results" / "gpu-h200" / "README.md": "results/gpu_h200",
     }
+    for page in sorted((ROOT / "apps").glob("*/README.md")):
+        pages[page] = f"apps/{page.parent.name}"
     for page in sorted((ROOT / "simulations").glob("*/README.md")):
         pages[page] = f"results/{page.parent.name}"
         pages.setdefault(page.with_name("protocol.md"), f"{pages[page]}_protocol")

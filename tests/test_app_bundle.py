@@ -1,6 +1,7 @@
 """The repository as a Flower app: what travels, and that it runs from there alone."""
 
 import fnmatch
+import importlib
 import io
 import os
 import subprocess
@@ -9,17 +10,28 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from flwr.cli.build import build_fab_from_disk
+from flwr.cli.build import build_fab_from_files
+from flwr.cli.utils import collect_files
 
 from tests.small_runs import copy_repository
 
 ROOT = Path(__file__).parents[1]
-OWN = {"pyproject.toml", ".info/CONTENT"}
+OWN = {"pyproject.toml", "LICENSE", ".info/CONTENT"}
 
 
 @pytest.fixture(scope="module")
-def bundle():
-    return build_fab_from_disk(ROOT)
+def files():
+    return collect_files(ROOT)
+
+
+@pytest.fixture(scope="module")
+def built(files):
+    return build_fab_from_files(files)
+
+
+@pytest.fixture(scope="module")
+def bundle(built):
+    return built[0]
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +64,30 @@ def test_no_module_has_a_name_that_flower_drops():
 
 def test_bundle_is_far_below_flowers_limit(bundle):
     assert len(bundle) < 5_000_000
+
+
+def test_the_bundle_has_format_1(built):
+    """Made by Flower from its minimum version, its target and the file of the licence."""
+    assert built[1].fab_format_version == 1
+    assert built[1].flwr_version_min == "1.39"
+    target = (ROOT / "constraints" / "flwr-1.42.txt").read_text()
+    assert f"\nflwr=={built[1].flwr_version_target}\n" in target
+
+
+def test_flower_would_publish_the_root(files, monkeypatch, capsys):
+    """By Flower's own rules for ``flwr app publish``: at most 1,000 files, 1 MB each."""
+    # The package has a function of this name.
+    publish = importlib.import_module("flwr.cli.app_cmd.publish")
+    monkeypatch.setattr(publish, "collect_files", lambda root: files)
+    paths = publish._collect_file_paths(ROOT)
+    publish._validate_files(paths)
+    assert "Validation passed" in capsys.readouterr().out
+    assert ROOT / "LICENSE" in paths
+    assert not [path for path in paths if path.is_relative_to(ROOT / "tests")]
+    git = ["git", "-C", ROOT, "check-ignore", "tests/test_app_bundle.py", "tests/new.py"]
+    # Git itself ignores nothing there. A copy without Git cannot say.
+    if (ROOT / ".git").exists():
+        assert subprocess.run(git).returncode == 1
 
 
 def test_ignore_rules_of_folders_are_anchored():

@@ -11,6 +11,7 @@ from fedsuite.engines.flower import (
     flower_version,
 )
 from fedsuite.engines.processes import own_script
+from fedsuite.workarounds.flower_release import flower_release
 
 PROGRAMS = (
     "flwr",
@@ -34,7 +35,7 @@ def flower_facts() -> dict[str, str | int | bool]:
         SuperNodes and SuperLink, paths of Flower's programs ("" if missing), CPUs that
         this process may use, and threads per process.
     """
-    flwr = _version("flwr")
+    flwr = flower_release()
     parts = flower_version() if flwr else (0, 0)
     facts: dict[str, str | int | bool] = {
         "flwr": flwr,

@@ -6,7 +6,6 @@ nothing private, so that they run what a user of Flower runs.
 
 import contextlib
 import http.client
-import importlib.metadata
 import json
 import re
 import subprocess
@@ -26,11 +25,12 @@ from fedsuite.engines.processes import (
     follow,
     stop_signals_raise,
 )
+from fedsuite.workarounds.flower_release import flower_release
 
 OnLine = Callable[[str], None]
 
 SUPPORTED_FROM = (1, 39)
-SUPPORTED_BELOW = (1, 43)
+SUPPORTED_BELOW = (1, 44)
 _HTTP_SINCE = (1, 40)
 
 CONNECTION = "fedsuite"
@@ -80,8 +80,8 @@ class Outcome:
 
 
 def flower_version() -> tuple[int, int]:
-    """Return major and minor version of the installed flwr."""
-    major, minor = importlib.metadata.version("flwr").split(".")[:2]
+    """Return major and minor version of the installed Flower."""
+    major, minor = flower_release().split(".")[:2]
     return int(major), int(minor)
 
 

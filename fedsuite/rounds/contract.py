@@ -7,16 +7,17 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields
 from functools import wraps
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 import numpy as np
 from flwr.serverapp.strategy import Strategy
 from typing_extensions import override
 
+from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import Value
 from fedsuite.core.logs import ServerLogger
 from fedsuite.core.rules import Rule
-from fedsuite.core.settings import given
+from fedsuite.core.settings import Declaring, given, state
 from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import (
     ARRAYS,
@@ -113,9 +114,10 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
     wire: Wire = given(
         default="message", help="message, or numpy for apps made of legacy NumPyClients"
     )
-    exchange_timeout: float = given(
-        default=3600.0,
-        help="seconds to wait for replies in exchanges that a method makes in a round",
+    exchange_timeout: float | None = given(
+        default=None,
+        help="seconds to wait for replies in exchanges that a method makes in a round; "
+        "None waits as long as start() is told, or 3600 s in a loop of the app's own",
     )
     training_rows: Mapping[int, int] = given(
         default_factory=dict,
@@ -154,9 +156,13 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
         "FilterDecomposition; a layer serves one strategy",
     )
 
+    _KEYWORDS: ClassVar[frozenset[str]] = frozenset()
+    _built: bool = state(default_factory=bool)
+
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         check_methods(cls)
+        cls._KEYWORDS = frozenset(field.name for field in fields(cls) if field.init)
         # The constructor that was made of the fields names neither what stands for an
         # unknown keyword nor what is like it.
         if "_MADE" in vars(cls):
@@ -167,6 +173,13 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
         def __getattr__(self, name: str) -> NoReturn:
             """Say what to write to who calls a method of Flower's legacy strategies."""
             raise missing(type(self).__name__, name)
+
+        def __setattr__(self, name: str, value: object) -> None:
+            """Set an attribute; a keyword holds from now on, or is refused."""
+            if name in self._KEYWORDS and vars(self).get("_built"):
+                self._set_keyword(name, value)
+            else:
+                super().__setattr__(name, value)
 
     @classmethod
     @override
@@ -203,7 +216,23 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
         return cls(**values | given)
 
     def __post_init__(self) -> None:
-        """Check the keywords."""
+        """Make what the rounds remember, and heed the keywords."""
+        self.reports: dict[str, PhaseReport] = {}
+        self.round_metrics: dict[str, float] = {}
+        self._make_stages()
+        self.heed()
+        self._average = self.averaging.begin()
+        self._built = True
+
+    def _make_stages(self) -> None:
+        """Make what remembers something from round to round."""
+
+    def heed(self) -> None:
+        """Check the keywords, and make what follows from them alone.
+
+        Called once they are given, and again after one is set; an overriding method calls
+        this one first. What remembers something is made elsewhere.
+        """
         super().__post_init__()
         self._refuse_legacy()
         per_round, seed = self.clients_per_round, self.seed
@@ -216,9 +245,45 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
             ),
         }
         self.averaging = Averaging(self)
-        self._average = self.averaging.begin()
-        self.reports: dict[str, PhaseReport] = {}
-        self.round_metrics: dict[str, float] = {}
+        self.layer.check(self)
+
+    def _set_keyword(self, name: str, value: object) -> None:
+        """Set a keyword of a strategy that is made.
+
+        Raises
+        ------
+        ConfigError
+            If the strategy stands on the value that it was made with.
+        """
+        before = vars(self)[name]
+        reason = self._refusal(name)
+        if reason and value is not before:
+            raise ConfigError(f"{type(self).__name__}.{name} cannot be set: {reason}")
+        vars(self)[name] = value
+        try:
+            self.heed()
+        except BaseException:
+            vars(self)[name] = before
+            self.heed()
+            raise
+
+    def _refusal(self, name: str) -> str:
+        """Return why a keyword cannot be set after construction; empty if it can."""
+        classes = type(self).__mro__
+        fixed = self.PARTS.union(*(vars(base).get("SET_ONCE", ()) for base in classes))
+        if name not in fixed:
+            return ""
+        return f"give it to the constructor, {type(self).__name__}({name}=...)"
+
+    def begin_afresh(self) -> None:
+        """Forget what earlier rounds have left; the keywords stay."""
+        for declared in (self.layer, self):
+            if not isinstance(declared, Declaring):
+                continue
+            for member in fields(declared):  # type: ignore[arg-type]
+                if not member.init and callable(member.default_factory):
+                    vars(declared)[member.name] = member.default_factory()
+            declared.__post_init__()
 
     def settings_in(self, config: Mapping[str, ConfigValue]) -> dict[str, Value]:
         """Return those of the method's settings that a message holds, as they are here."""

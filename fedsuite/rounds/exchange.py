@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, Metadata, RecordDict
 from flwr.common.constant import ErrorCode
 
 from fedsuite.core.errors import ConfigError, one_line
@@ -276,6 +276,8 @@ class ReplyReader:
         self._settled: dict[int, ClientReply | None] = {}
         self._unused: list[Unused] = []
         self._clients_of = _clients_by_node(exchange, members)
+        self._sent: dict[int, Metadata] = {}
+        self.left_out = False
         self.bytes_up = 0
         self.num_good = 0
         self.any_stored = False
@@ -288,6 +290,29 @@ class ReplyReader:
     def clients_of(self, node_id: int) -> Sequence[int]:
         """Return the asked clients of a node."""
         return self._clients_of.get(node_id, [])
+
+    def note(self, messages: Iterable[Message]) -> None:
+        """Hear of the messages of the exchange, which someone else may send or not."""
+        self._sent = {m.metadata.dst_node_id: m.metadata for m in messages}
+
+    def only(self, messages: Iterable[Message]) -> list[Message]:
+        """Return what is sent of the exchange in client order; the rest is not asked.
+
+        Messages that are none of the exchange's come last.
+        """
+        by_node = {message.metadata.dst_node_id: message for message in messages}
+        self._leave_out([node_id for node_id in self._sent if node_id not in by_node])
+        own = [by_node.pop(node_id) for node_id in self._sent if node_id in by_node]
+        return [*own, *by_node.values()]
+
+    def _leave_out(self, node_ids: Iterable[int]) -> None:
+        """Forget the clients of nodes that are sent nothing: they are not asked."""
+        gone = {k for node_id in node_ids for k in self._clients_of.pop(node_id, ())}
+        if gone:
+            self.left_out = True
+            asked = [k for k in self.exchange.client_ids if k not in gone]
+            self.exchange = replace(self.exchange, client_ids=asked)
+            self._waiting = [k for k in self._waiting if k not in gone]
 
     def part(self, node_ids: Iterable[int]) -> "ReplyReader":
         """Return a reader for some nodes alone, of a round that does not wait for all."""
@@ -313,10 +338,19 @@ class ReplyReader:
             # A reply is used while it is still in the cache.
             for _ in self._take(message):
                 yield from self._ready()
+        self._leave_out(self._never_sent())
         for client_id in self._waiting:
             if client_id not in self._settled:
                 self._settle(client_id, BadReply(Kind.LATE, NO_REPLY))
         yield from self._ready()
+
+    def _never_sent(self) -> list[int]:
+        """Return the nodes whose messages an app's own loop did not send.
+
+        A Grid numbers the messages that it sends; of one that numbers none, all were sent.
+        """
+        numbered = [n for n, metadata in self._sent.items() if metadata.message_id]
+        return list(self._sent.keys() - numbered) if numbered else []
 
     def unused(self) -> Iterator["Unused"]:
         """Yield the unused replies that have not been yielded yet."""

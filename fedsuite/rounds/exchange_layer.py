@@ -23,6 +23,9 @@ class ExchangeLayer(Stage):
     def attach(self, strategy: MethodDeclaration) -> None:
         """Hear of the strategy that the layer belongs to; raise ValueError to refuse it."""
 
+    def check(self, strategy: MethodDeclaration) -> None:
+        """Raise ValueError at keywords of the strategy that do not go with the layer."""
+
     def values(self) -> dict[str, Any]:
         """Return the values of its keys, by key, which the strategy's rules read too."""
         return {}

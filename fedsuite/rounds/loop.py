@@ -19,6 +19,9 @@ logger = ServerLogger(__name__)
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
+ShouldStop = Callable[[int, Result], bool]
+"""Gets a round's number and the result so far; true ends the run."""
+
 Configs = Mapping[str, ConfigRecord]
 """Phase to what its messages are told beside the method's settings."""
 
@@ -28,6 +31,7 @@ def run_rounds(
     timeout: float,
     configs: Configs,
     evaluate_fn: EvaluateFn | None,
+    should_stop: ShouldStop | None,
     callbacks: Sequence[Callback],
     resume: Checkpoint | None,
 ) -> Result:
@@ -56,6 +60,8 @@ def run_rounds(
             with log_scope(round=server_round), buffers_declared(strategy.buffers):
                 report = _run_round(state, timeout, configs, evaluate_fn)
                 state.stop_reason = _spent(state)
+                if should_stop is not None and should_stop(server_round, state.result):
+                    state.stop_reason = state.stop_reason or "should_stop is true"
                 for callback in callbacks:
                     callback.on_round_end(state, report)
         _tell_end(state, time.monotonic() - began)
@@ -86,7 +92,7 @@ def _run_round(
     tell("")
     tell("[ROUND %d/%d]", server_round, state.num_rounds)
     asked = strategy.configure_train(server_round, state.arrays, configs[TRAIN], grid)
-    replies = strategy.converse(grid, asked, timeout)
+    replies = strategy.converse(grid, strategy.outgoing(TRAIN, asked), timeout)
     arrays, metrics = strategy.aggregate_train(server_round, replies)
     if arrays is not None:
         state.arrays = result.arrays = arrays
@@ -97,7 +103,8 @@ def _run_round(
     trained_wall, trained_cpu = time.monotonic(), time.process_time()
     config = configs[EVALUATE]
     asked = strategy.configure_evaluate(server_round, state.arrays, config, grid)
-    replies = grid.send_and_receive(asked, timeout=timeout)
+    outgoing = strategy.outgoing(EVALUATE, asked)
+    replies = grid.send_and_receive(outgoing, timeout=timeout)
     metrics = strategy.aggregate_evaluate(server_round, replies)
     if metrics is not None:
         tell("\t└──> Aggregated MetricRecord: %s", metrics)

@@ -183,8 +183,8 @@ class Directory:
                 f"identity {identity!r}: expected node, partition or registered"
             )
         self._identity = identity
-        self._num_clients = num_clients
-        self._timeout = connect_timeout
+        self.num_clients = num_clients
+        self.timeout = connect_timeout
         self._ours = OwnSide(source_hash, plug_ins, public_fingerprint)
         self._columns = SiteColumns()
         self._names = dict(enumerate(site_names))
@@ -218,7 +218,7 @@ class Directory:
             return self._wait_for_sites(grid)
         find = self._registered if self._identity == "registered" else self._by_node
         members = find(grid)
-        waiting = Waiting(self._timeout)
+        waiting = Waiting(self.timeout)
         while len(members.nodes) < max(min_nodes, 1):
             self._pause(waiting, len(members.nodes), max(min_nodes, 1))
             members = find(grid)
@@ -231,7 +231,7 @@ class Directory:
             others = f"the others, {lacking}," if lacking else "the others"
             raise RunError(
                 f"only {connected} of {needed} SuperNodes connected within "
-                f"{self._timeout:g} s: start {others} or raise connect-timeout"
+                f"{self.timeout:g} s: start {others} or raise connect-timeout"
             )
         waiting.pause(connected, needed, lacking)
 
@@ -260,12 +260,12 @@ class Directory:
     def _wait_for_sites(self, grid: Grid) -> Members:
         """Return the named nodes, those that are away too; the first call needs all."""
         nodes = self._nodes_of_sites(grid)
-        waiting = Waiting(self._timeout)
+        waiting = Waiting(self.timeout)
         while self._greeted is None and len(nodes) < len(self._names):
             away = ", ".join(name for k, name in self._names.items() if k not in nodes)
             if waiting.over:
                 raise RunError(
-                    f"sites {away} did not connect within {self._timeout:g} s: "
+                    f"sites {away} did not connect within {self.timeout:g} s: "
                     "start their SuperNodes, register them under these names, or raise "
                     "connect-timeout"
                 )
@@ -340,15 +340,16 @@ class Directory:
         if not nodes:
             return []
         hellos = [Message(RecordDict(), node, HELLO) for node in nodes]
-        return grid.send_and_receive(hellos, timeout=self._timeout)
+        return grid.send_and_receive(hellos, timeout=self.timeout)
 
     def _wait_for_partitions(self, grid: Grid) -> Members:
         connected = sorted(grid.get_node_ids())
         # Most rounds nobody comes or goes, and clients may be very many.
-        if self._hosts is not None and connected == self._known_nodes:
+        same = connected == self._known_nodes
+        if self._hosts and same and len(self._hosts.client_ids) == self._clients():
             return self._hosts
         first = self._num_partitions == 0
-        waiting = Waiting(self._timeout)
+        waiting = Waiting(self.timeout)
         self._greet(grid, connected)
         while not self._partitions or (
             first and len(self._by_partition()) < self._expected()
@@ -359,11 +360,14 @@ class Directory:
             self._pause(waiting, len(here), self._expected(), lacking)
             self._greet(grid, sorted(grid.get_node_ids()))
         by_partition = self._by_partition()
-        num_clients = self._num_clients or self._num_partitions
-        nodes = Hosts(by_partition, self._num_partitions, num_clients)
+        nodes = Hosts(by_partition, self._num_partitions, self._clients())
         self._known_nodes = sorted(self._partitions)
-        self._hosts = Members(range(num_clients), nodes, hosted=True, names=self._names)
+        clients = range(self._clients())
+        self._hosts = Members(clients, nodes, hosted=True, names=self._names)
         return self._hosts
+
+    def _clients(self) -> int:
+        return self.num_clients or self._num_partitions
 
     def _expected(self) -> int:
         return max(self._num_partitions, 1)

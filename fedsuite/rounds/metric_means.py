@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from fedsuite.core.errors import described, one_line
 from fedsuite.core.logs import ServerLogger
-from fedsuite.messages.records import records_of
+from fedsuite.messages.records import NUM_EXAMPLES, records_of
 from fedsuite.rounds.aggregation import mean_metrics
 from fedsuite.rounds.report import RESERVED, PhaseReport
 from fedsuite.rounds.stage import Stage
@@ -47,10 +47,15 @@ class MetricMeans(Stage):
         Metric that holds the number of examples.
     """
 
-    def __init__(self, phase: str, function: MetricsFn | None, weight_key: str) -> None:
+    def __init__(
+        self,
+        phase: str,
+        function: MetricsFn | None = None,
+        weight_key: str = NUM_EXAMPLES,
+    ) -> None:
         self._phase = phase
-        self._function = function
-        self._weight_key = weight_key
+        self.function = function
+        self.weight_key = weight_key
         self._warned: set[str] = set()
         self.begin(PhaseReport(phase))
 
@@ -81,8 +86,8 @@ class MetricMeans(Stage):
             for name, value in record.items():
                 if isinstance(value, list) and name not in reply.metrics:
                     self._lists.setdefault(name, []).append(list(map(_float, value)))
-        if self._function is not None:
-            self._contents.append(_as_counted(reply, self._weight_key))
+        if self.function is not None:
+            self._contents.append(_as_counted(reply, self.weight_key))
         return (replace(reply, content={}),)
 
     def record(self) -> MetricRecord | None:
@@ -93,10 +98,10 @@ class MetricMeans(Stage):
         """
         if not self._report.rows:
             return None
-        if self._function is not None:
+        if self.function is not None:
             contents, self._contents = self._contents, []
             try:
-                record = self._function(contents, self._weight_key)
+                record = self.function(contents, self.weight_key)
                 if record is None or isinstance(record, MetricRecord):
                     return record
                 raise TypeError(f"it returned {type(record).__name__}, not a MetricRecord")
@@ -113,7 +118,7 @@ class MetricMeans(Stage):
             rows = [{"value": value, "weight": weight} for value, weight in held]
             if len(rows) == len(self._weights):  # a mean is of all, as of other metrics
                 named[name] = mean_metrics(rows, "weight")["value"]
-        return MetricRecord({**named, **self._list_means(), self._weight_key: total})
+        return MetricRecord({**named, **self._list_means(), self.weight_key: total})
 
     def _list_means(self) -> dict[str, list[float]]:
         weights = np.array(self._weights)

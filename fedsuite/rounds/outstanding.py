@@ -49,6 +49,7 @@ class Outstanding:
 
     _sent: dict[str, Sent] = field(default_factory=dict)
     _refused: list[tuple[Sent, Message]] = field(default_factory=list)
+    _next_look: float = 0.0
 
     def clients(self) -> set[int]:
         """Return the clients that have not replied yet."""
@@ -80,7 +81,11 @@ class Outstanding:
         while self._sent and not enough(arrived) and time.monotonic() < deadline:
             asked = dict(self._sent)
             nodes = {message_id: sent.node_id for message_id, sent in asked.items()}
-            for reply in sending.pull(grid, nodes):
+            connected = None
+            if (now := time.monotonic()) >= self._next_look:
+                connected = set(grid.get_node_ids())
+                self._next_look = now + sending.CONNECTED_EVERY_S
+            for reply in sending.pull(grid, nodes, connected):
                 message_id = reply.metadata.reply_to_message_id
                 if message_id not in asked:
                     logger.warning("a reply came to a message that nobody waits for")

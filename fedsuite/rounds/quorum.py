@@ -50,7 +50,7 @@ class Quorum(Stage):
 
     name: ClassVar[str] = "quorum"
 
-    def __init__(self, needed: int, max_failed_rounds: int) -> None:
+    def __init__(self, needed: int = 1, max_failed_rounds: int = 1) -> None:
         self.needed = needed
         self.max_failed_rounds = max_failed_rounds
         self.failed_rounds = 0

@@ -7,7 +7,7 @@ is in :meth:`RoundStrategy.stages` and :meth:`RoundStrategy.counting`.
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -16,6 +16,7 @@ from typing_extensions import override
 from fedsuite.core.errors import RunError
 from fedsuite.core.keys import AUTO
 from fedsuite.core.logs import ServerLogger
+from fedsuite.core.rng import numpy_stream
 from fedsuite.messages.array_records import own_record, to_arrays, to_record
 from fedsuite.messages.records import ARRAYS, EVALUATE, TRAIN, Arrays
 from fedsuite.messages.versions import version_name
@@ -37,6 +38,7 @@ from fedsuite.rounds.infinite_entries import InfiniteEntries, all_finite
 from fedsuite.rounds.kinds import Kind
 from fedsuite.rounds.membership import Directory, Members
 from fedsuite.rounds.metric_means import MetricMeans
+from fedsuite.rounds.privacy_rules import PrivacyKeys
 from fedsuite.rounds.quorum import Quorum, QuorumMissed
 from fedsuite.rounds.recovery import Kept, Recovery
 from fedsuite.rounds.remarks import Remarks
@@ -51,13 +53,30 @@ from fedsuite.workarounds.prompt_grid import PromptGrid
 
 logger = ServerLogger(__name__)
 
+DEFAULT_TIMEOUT = 3600.0
+"""Seconds that a round waits for replies, as in Flower."""
+
+_ACCOUNTED = ("fraction_train", "min_train_nodes", "clients_per_round", "seed")
+"""Keywords on which the account of noise at the server rests, once a round has begun."""
+
 
 class RoundStrategy(MethodContract):
     """A strategy that runs a round at a time; what runs them all is its ``start``."""
 
+    SET_ONCE: ClassVar[Sequence[str]] = (
+        *("identity", "site_names", "layer"),
+        *("source_hash", "plug_ins", "public_fingerprint"),
+        *(key.argument for key in PrivacyKeys.KEYS),
+    )
+
     def __post_init__(self) -> None:
-        """Check the keywords, and make what the rounds need."""
+        """Make what the rounds need, and check the keywords."""
         super().__post_init__()
+        self.layer.attach(self)
+
+    @override
+    def _make_stages(self) -> None:
+        super()._make_stages()
         self.directory = Directory(
             self.identity,
             self.num_clients,
@@ -69,22 +88,11 @@ class RoundStrategy(MethodContract):
         )
         self.remarks = Remarks()
         self.update_norms = UpdateNorms()
-        self.guard = Guard(
-            Limit.parse("max_examples", self.max_examples, BELIEVED_COUNT),
-            Limit.parse("max_update_norm", self.max_update_norm, BELIEVED),
-            self.remarks.bounded,
-            ChainMap(dict(self.training_rows), self.directory.training_rows),
-            largest_share=HALF if self.max_client_weight == AUTO else 1.0,
-        )
-        train, evaluate = self.train_metrics_aggr_fn, self.evaluate_metrics_aggr_fn
-        self.metric_means = {
-            TRAIN: MetricMeans(TRAIN, train, self.weighted_by_key),
-            EVALUATE: MetricMeans(EVALUATE, evaluate, self.weighted_by_key),
-        }
-        memory = UpdateMemory(lambda: len(self.members()))
-        self.corrections: tuple[Stage, ...] = (memory,) if self.fedvarp else ()
+        self.guard = Guard(tell=self.remarks.bounded)
+        self.metric_means = {phase: MetricMeans(phase) for phase in (TRAIN, EVALUATE)}
+        self.update_memory = UpdateMemory(lambda: len(self.members()))
         self.optimizer = ServerOptimizer(self)
-        self.judge = Quorum(self.quorum, self.max_failed_rounds)
+        self.judge = Quorum()
         self.recovery = Recovery()
         self.privacy: CentralPrivacy | None = None
         if self.dp_noise_multiplier or self.target_epsilon:
@@ -109,7 +117,40 @@ class RoundStrategy(MethodContract):
         self._arrays: Arrays = {}
         self._infinite = InfiniteEntries({})
         self._clipped_by_flower = False
-        self.layer.attach(self)
+        self._begun = False
+        self._start_timeout = DEFAULT_TIMEOUT
+
+    @override
+    def heed(self) -> None:
+        super().heed()
+        self.directory.timeout = self.connect_timeout
+        self.directory.num_clients = self.num_clients
+        self.guard.max_examples = Limit.parse(
+            "max_examples", self.max_examples, BELIEVED_COUNT
+        )
+        self.guard.max_update_norm = Limit.parse(
+            "max_update_norm", self.max_update_norm, BELIEVED
+        )
+        self.guard.sizes = ChainMap(dict(self.training_rows), self.directory.training_rows)
+        self.guard.largest_share = HALF if self.max_client_weight == AUTO else 1.0
+        functions = self.train_metrics_aggr_fn, self.evaluate_metrics_aggr_fn
+        for phase, function in zip((TRAIN, EVALUATE), functions, strict=True):
+            self.metric_means[phase].function = function
+            self.metric_means[phase].weight_key = self.weighted_by_key
+        self.judge.needed = self.quorum
+        self.judge.max_failed_rounds = self.max_failed_rounds
+
+    @override
+    def _refusal(self, name: str) -> str:
+        counted = self.privacy is not None and self.privacy.plan is not None
+        if counted and name in _ACCOUNTED:
+            return "the account of epsilon stands on it"
+        return super()._refusal(name)
+
+    @property
+    def corrections(self) -> tuple[Stage, ...]:
+        """What moves the clients' updates before the method sees them: FedVARP's memory."""
+        return (self.update_memory,) if self.fedvarp else ()
 
     # ------------------------------------------------------------------- for methods to use
 
@@ -132,7 +173,9 @@ class RoundStrategy(MethodContract):
         exchange = self.layer.ask(repeating(self, exchange))
         reader, messages = self._open(exchange, TRAIN)
         report, good = self.reports[TRAIN], 0
-        replies = self._grid.send_and_receive(messages, timeout=self.exchange_timeout)
+        seconds = self.exchange_timeout
+        seconds = self._start_timeout if seconds is None else seconds
+        replies = self._grid.send_and_receive(messages, timeout=seconds)
         for reply in self.passed(reader, replies, TRAIN):
             good += 1
             yield reply
@@ -153,6 +196,19 @@ class RoundStrategy(MethodContract):
         self.privacy.open_account(members, sampling.count(len(members)), self.num_rounds)
         return self.privacy.draw(members, self.server_round)
 
+    def outgoing(self, phase: str, messages: Iterable[Message]) -> list[Message]:
+        """Return what is sent of a phase: what configure_* returned, in client order.
+
+        An overridden configure_* may leave messages out: their clients are not asked.
+        """
+        # A list: Flower's Grids may go through them twice.
+        sent, reader = list(messages), self.pending.get(phase)
+        if reader is None:
+            return sent
+        sent = reader.only(sent)
+        self.reports[phase].num_asked = len(reader.exchange.client_ids)
+        return sent
+
     def converse(
         self, grid: Grid, messages: Iterable[Message], timeout: float
     ) -> Iterable[Message]:
@@ -163,7 +219,8 @@ class RoundStrategy(MethodContract):
         self, reader: ReplyReader, messages: Iterable[Message]
     ) -> Iterator[ClientReply]:
         """Yield the replies that the round's aggregation is of, in client order."""
-        return self.passed(reader, messages, TRAIN)
+        yield from self.passed(reader, messages, TRAIN)
+        self.reports[TRAIN].num_asked = len(reader.exchange.client_ids)
 
     # ------------------------------------------------------------------------- the stages
 
@@ -219,6 +276,9 @@ class RoundStrategy(MethodContract):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
+        if server_round < self.server_round and self.privacy is None:
+            # A loop of the app's own, or a wrapper, begins again.
+            self.begin_afresh()
         self._clipped_by_flower = CLIPPING_NORM in config
         if self._clipped_by_flower:
             check_hello(self.identity)
@@ -247,6 +307,9 @@ class RoundStrategy(MethodContract):
         reader, report = self.pending.pop(TRAIN), self.reports[TRAIN]
         try:
             self._collect(reader, replies)
+            if self._asks_nobody(reader):
+                self.discarded()
+                return self._old_model(), None
             new = self._stepped(self._reduced(report), report)
         except QuorumMissed as missed:
             self._miss(missed)
@@ -279,6 +342,7 @@ class RoundStrategy(MethodContract):
         reader, report = self.pending.pop(EVALUATE), self.reports[EVALUATE]
         for reply in self.passed(reader, replies, EVALUATE):
             through(self.counting(EVALUATE), reply)
+        report.num_asked = len(reader.exchange.client_ids)
         report.bytes_up += reader.bytes_up
         self.judge_first(reader)
         tell_replies("aggregate_evaluate", len(report.rows), report.num_asked)
@@ -293,7 +357,7 @@ class RoundStrategy(MethodContract):
     def _begin_round(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> None:
         if server_round != self.server_round:
             self._exchange_index = 0
-        self.server_round = server_round
+        self.server_round, self._begun = server_round, True
         # In a loop of the app's own it is Flower's.
         self._grid = PromptGrid.around(grid)
         self._members = self.directory.wait(self._grid, max(self.min_available_nodes, 1))
@@ -318,10 +382,14 @@ class RoundStrategy(MethodContract):
         exchange = repeating(self, exchange)
         exchange = replace(exchange, config={**config, **exchange.config})
         exchange = self.layer.ask(exchange)
-        self.pending[phase], messages = self._open(exchange, phase)
+        reader, messages = self._open(exchange, phase)
+        reader.note(messages)
+        self.pending[phase] = reader
         report.num_asked = len(exchange.client_ids)
         tell_sampled(phase, len(exchange.client_ids), self._members)
-        return messages
+        # Shuffled, so that the first few that an app takes are not always the same.
+        stream = numpy_stream(self.seed, f"order-{phase}", self.server_round)
+        return [messages[place] for place in stream.permutation(len(messages))]
 
     def _open(self, exchange: Exchange, phase: str) -> tuple[ReplyReader, list[Message]]:
         """Return the messages of an exchange and the reader for its replies."""
@@ -370,6 +438,11 @@ class RoundStrategy(MethodContract):
         finally:
             report.bytes_up += reader.bytes_up
         tell_replies("aggregate_train", len(report.rows), report.num_asked)
+
+    def _asks_nobody(self, reader: ReplyReader) -> bool:
+        """Return whether an overridden configure_train left out all messages of a round."""
+        nobody = reader.left_out and not reader.exchange.client_ids
+        return nobody and not self.reports[TRAIN].rows and self.privacy is None
 
     def _reduced(self, report: PhaseReport) -> Arrays | None:
         """Return the arrays that the method, or the noised mean, makes of the replies."""

@@ -15,7 +15,7 @@ from typing_extensions import override
 from fedsuite.messages.records import EVALUATE, TRAIN
 from fedsuite.rounds.checkpoint import Checkpoint
 from fedsuite.rounds.events import Callback, RunState
-from fedsuite.rounds.loop import EvaluateFn, run_rounds
+from fedsuite.rounds.loop import EvaluateFn, ShouldStop, run_rounds
 from fedsuite.rounds.round import RoundStrategy
 from fedsuite.workarounds.prompt_grid import PromptGrid
 
@@ -33,11 +33,14 @@ class FederatedStrategy(RoundStrategy):
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: EvaluateFn | None = None,
+        should_stop: ShouldStop | None = None,
         *,
         callbacks: Sequence[Callback] = (),
         resume: Checkpoint | None = None,
     ) -> Result:
         """Run the rounds, as Flower's own ``start``, with callbacks and resume.
+
+        Each call is a run of its own: nothing is left of an earlier one.
 
         Parameters
         ----------
@@ -45,12 +48,17 @@ class FederatedStrategy(RoundStrategy):
             As in Flower.
         train_config, evaluate_config, evaluate_fn
             As in Flower.
+        should_stop
+            As in Flower from 1.43 on: called at the end of each round with its number and
+            the result so far, which it must not change; true ends the run there.
         callbacks
             Called at the start, after each round, and at the end, also of a run that fails.
         resume
             Checkpoint from which the run goes on.
         """
-        self.num_rounds, self.exchange_timeout = num_rounds, timeout
+        if self._begun:
+            self.begin_afresh()
+        self.num_rounds, self._start_timeout = num_rounds, timeout
         # One record for all rounds, as in Flower: what an overridden configure_* writes
         # stays.
         configs = {
@@ -58,4 +66,5 @@ class FederatedStrategy(RoundStrategy):
             EVALUATE: ConfigRecord() if evaluate_config is None else evaluate_config,
         }
         state = RunState(self, PromptGrid.around(grid), num_rounds, initial_arrays)
-        return run_rounds(state, timeout, configs, evaluate_fn, callbacks, resume)
+        given = (evaluate_fn, should_stop, callbacks, resume)
+        return run_rounds(state, timeout, configs, *given)

@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Iterable
-from typing import Any
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -38,8 +37,13 @@ class PackedGrid(PromptGrid):
         return ids
 
     @override
-    def pull_messages(self, *ids: Any, **named_ids: Any) -> Iterable[Message]:
-        for reply in super().pull_messages(*ids, **named_ids):
+    def pull_messages(
+        self,
+        reply_to_message_ids: Iterable[str] | None = None,
+        *,
+        message_ids: Iterable[str] | None = None,
+    ) -> Iterable[Message]:
+        for reply in super().pull_messages(reply_to_message_ids, message_ids=message_ids):
             if reply.has_content():
                 reply.content = unpack_reply(reply.content)
             yield reply

@@ -2,16 +2,16 @@
 
 Between machines Flower's own Grid looks for replies every three seconds and keeps all
 replies until the last is there. The pauses cost a fifth of a round with six exchanges. The
-replies cost memory. It waits until the deadline for replies to messages that were refused.
+replies cost memory. It waits until the deadline for replies to messages that were refused,
+and in 1.43 for the replies of nodes that are gone.
 
-Seen in flwr 1.39.0 and 1.41.0. To delete when Flower's ``send_and_receive`` has a settable
-pause and yields replies as they come.
+Seen in flwr 1.39.0 to 1.43.0.dev. To delete when Flower's ``send_and_receive`` has a
+settable pause and yields replies as they come.
 """
 
 import time
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import Any
 
 from flwr.app import Message, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
@@ -20,7 +20,7 @@ from flwr.supercore.run import Run as FlowerRun
 from typing_extensions import override
 
 from fedsuite.messages.replies import Replies
-from fedsuite.workarounds.sending import pull, push
+from fedsuite.workarounds.sending import CONNECTED_EVERY_S, pull, push
 
 SHORTEST_PAUSE_S = 0.1
 """Shortest pause between machines, where a look is a request."""
@@ -90,17 +90,28 @@ class PromptGrid(Grid):
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         return self._grid.push_messages(messages)
 
-    def pull_messages(self, *ids: Any, **named_ids: Any) -> Iterable[Message]:
+    def pull_messages(  # type: ignore[override]
+        self,
+        reply_to_message_ids: Iterable[str] | None = None,
+        *,
+        message_ids: Iterable[str] | None = None,
+    ) -> Iterable[Message]:
         """Return the replies that have come to messages, as the Grid itself does.
 
-        Flower 1.43 adds a second argument, by name alone.
+        The signature is that of Flower 1.43. ``message_ids`` is the earlier name, and no
+        ids are all, where the Grid itself has that.
         """
-        return self._grid.pull_messages(*ids, **named_ids)
+        ids = message_ids if reply_to_message_ids is None else reply_to_message_ids
+        given = () if ids is None else (ids,)
+        return self._grid.pull_messages(*given)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterator[Message]:
         """Send messages now; return each reply when it is there.
+
+        The reply of a node that is not connected any more is an error, within seconds. A
+        reply that Flower cannot fetch does not come, as if its node were late.
 
         Parameters
         ----------
@@ -116,11 +127,16 @@ class PromptGrid(Grid):
     def _replies(
         self, waiting: dict[str, int], sent: float, timeout: float | None
     ) -> Iterator[Message]:
+        next_look = sent + CONNECTED_EVERY_S
         while waiting:
             # The last look is after the deadline, so that all timely replies are taken.
             began, any_reply = time.monotonic(), False
             late = timeout is not None and began - sent >= timeout
-            for reply in pull(self, waiting):
+            connected: set[int] | None = None
+            if began >= next_look:
+                # Before the replies, so that who replied and left is heard.
+                connected, next_look = set(self.get_node_ids()), began + CONNECTED_EVERY_S
+            for reply in pull(self, waiting, connected):
                 any_reply = True
                 waiting.pop(reply.metadata.reply_to_message_id, None)
                 yield reply

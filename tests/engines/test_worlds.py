@@ -1,6 +1,5 @@
 """Worlds that Flower's programs live in: environment, ports, processes, signals."""
 
-import importlib.metadata
 import os
 import signal
 import socket
@@ -24,6 +23,7 @@ from fedsuite.engines.processes import (
     stop_signals_raise,
 )
 from fedsuite.engines.watchdog import MARKER
+from fedsuite.workarounds.flower_release import flower_release
 from tests.engines.tiny_app import processes_of
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
@@ -85,7 +85,7 @@ def test_missing_program_is_named() -> None:
 
 
 def test_facts_name_versions_and_programs() -> None:
-    version = importlib.metadata.version("flwr")
+    version = flower_release()
     facts = flower_facts()
     assert facts["flwr"] == version
     assert facts["flwr-supported"] is True

@@ -210,7 +210,7 @@ def test_a_node_that_failed_the_hello_is_asked_at_each_look() -> None:
 def test_nodes_that_do_not_come_before_the_deadline(layout: str) -> None:
     strategy = strategy_for(layout)
     strategy.min_available_nodes = 3
-    strategy.directory._timeout = 0.05
+    strategy.connect_timeout = 0.05
     began = time.monotonic()
     with pytest.raises(RunError, match=r"only 2 of 3 SuperNodes connected within 0\.05 s"):
         run(strategy, Attendance(matrix_app(), 3, [[0, 2]]))
@@ -219,7 +219,7 @@ def test_nodes_that_do_not_come_before_the_deadline(layout: str) -> None:
 
 def test_nobody_at_all() -> None:
     strategy = strategy_for("hosted")
-    strategy.directory._timeout = 0.05
+    strategy.connect_timeout = 0.05
     with pytest.raises(RunError, match="only 0 of 1 SuperNodes"):
         run(strategy, Attendance(matrix_app(), 3, [[]]))
 

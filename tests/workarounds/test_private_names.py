@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import fedsuite
+from tests.workarounds import leaned_on
 
 HOME = Path(fedsuite.__file__).parent
 TREES = {path: ast.parse(path.read_text()) for path in sorted(HOME.rglob("*.py"))}
@@ -87,6 +88,39 @@ def test_private_names_of_others_stand_in_workarounds() -> None:
     }
     # Stands below the workarounds, which pack messages.
     assert used == {"messages/unchecked.py": ["_data"]}
+
+
+def test_the_table_of_what_is_leaned_on_is_true() -> None:
+    """``python -m tests.workarounds.leaned_on --write`` writes it."""
+    written = leaned_on.written()
+    assert set(written) - set(leaned_on.releases()) == set(leaned_on.names())
+    if any(written[k] != version for k, version in leaned_on.releases().items()):
+        pytest.skip("the table is of other releases; `make canary` compares")
+    assert list(leaned_on.changes()) == []
+
+
+def test_each_private_attribute_stands_in_a_source_that_is_hashed() -> None:
+    """But for torch's, which Flower does not bring."""
+    texts = "\n".join(map(leaned_on.source, leaned_on.names()))
+    used = {
+        name
+        for path, tree in TREES.items()
+        if path.name != "torch_modules.py"
+        and (path.parent.name == "workarounds" or path.name == "unchecked.py")
+        for name in foreign_names(tree)
+    }
+    assert {"_future_to_actor", "_message_id", "_run_id", "_data"} <= used
+    assert sorted(name for name in used - {"_private"} if name not in texts) == []
+
+
+def test_what_changed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    changed, gone, *_ = leaned_on.names()
+    before, source = leaned_on.table(), leaned_on.source
+    other = {changed: "other", gone: ""}
+    monkeypatch.setattr(leaned_on, "written", lambda: before | {"flwr.old:Name": "0"})
+    monkeypatch.setattr(leaned_on, "source", lambda name: other.get(name, source(name)))
+    lines = [f"{changed}: changed", f"{gone}: gone", "flwr.old:Name: no longer used"]
+    assert list(leaned_on.changes()) == lines
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,21 @@
 """The Grid that looks for replies soon: what it sends, waits for and gives up."""
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pytest
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
 
 from fedsuite.engines.local import LocalGrid
+from fedsuite.strategies import FedAvg
 from fedsuite.workarounds import prompt_grid
 from fedsuite.workarounds.identity import flower_identity
 from fedsuite.workarounds.packed_grid import PackedGrid
 from fedsuite.workarounds.prompt_grid import PromptGrid
+from fedsuite.workarounds.sending import CONNECTED_EVERY_S
+from tests.helpers import TamperingGrid, matrix_app, run
 
 
 def echo_app() -> ClientApp:
@@ -185,15 +190,54 @@ def test_all_else_is_flowers_own(clock: Clock) -> None:
     assert sources(grid.send_and_receive([])) == []
 
 
-def test_the_arguments_of_later_flowers_go_through(clock: Clock) -> None:
-    """Flower 1.43: ``pull_messages(reply_to_message_ids=None, *, message_ids=None)``."""
-    asked: list[dict[str, object]] = []
+def test_a_node_that_is_gone_is_not_waited_for(clock: Clock) -> None:
+    """As in Flower 1.43, whose SuperLink does not answer for it; node 1002 is slow."""
+
+    class Left(SlowGrid):
+        def get_node_ids(self) -> list[int]:
+            gone = {1000, 1001} if self._clock.now >= 1003.0 else set()
+            return [node for node in super().get_node_ids() if node not in gone]
+
+    # The first replies in its last moment, the second would much later.
+    grid = PromptGrid(Left(clock, {1000: 4.99, 1001: 3600.0, 1002: 60.0}))
+    replies = grid.send_and_receive(hellos(1000, 1001, 1002))
+    first, second = next(replies), next(replies)
+    assert first.has_content() and first.metadata.src_node_id == 1000
+    assert second.error.code == ErrorCode.NODE_UNAVAILABLE
+    assert second.metadata.src_node_id == 1001
+    assert clock.now <= 1000.0 + CONNECTED_EVERY_S + 1.0
+    assert sources(replies) == [1002]
+
+
+def test_a_reply_that_cannot_be_fetched_ends_the_round_by_its_deadline(
+    clock: Clock,
+) -> None:
+    """Flower 1.43 logs it and hands out no error: its node stays connected."""
+
+    class Skipping(TamperingGrid):
+        def pull_messages(self, ids: Iterable[str]) -> list[Message]:  # type: ignore[override]
+            found = super().pull_messages(ids)
+            return [reply for reply in found if reply.metadata.src_node_id != 1001]
+
+    grid: Any = PromptGrid(Skipping(matrix_app(), 3))
+    trace = run(FedAvg(quorum=1), grid, 2)
+    found = [rejection for t in trace.reports for rejection in t.train.rejections]  # type: ignore[union-attr]
+    assert [(r.server_round, r.client_id, r.reason) for r in found] == [
+        (1, 1001, "no reply before the deadline"),
+        (2, 1001, "no reply before the deadline"),
+    ]
+
+
+def test_the_signature_of_pull_messages_in_flower_1_43(clock: Clock) -> None:
+    asked: list[tuple[Any, ...]] = []
 
     class Later(SlowGrid):
-        def pull_messages(self, **named: object) -> list[Message]:  # type: ignore[override]
-            asked.append(named)
+        def pull_messages(self, *ids: Any) -> list[Message]:  # type: ignore[override]
+            asked.append(ids)
             return []
 
     for grid in (PromptGrid(Later(clock, {})), PackedGrid(Later(clock, {}))):
-        assert list(grid.pull_messages(message_ids=["a"])) == []
-    assert asked == [{"message_ids": ["a"]}] * 2
+        for words in ({"message_ids": ["a"]}, {"reply_to_message_ids": ["a"]}, {}):
+            assert list(grid.pull_messages(**words)) == []
+        assert list(grid.pull_messages(["a"])) == []
+    assert asked == [(["a"],), (["a"],), (), (["a"],)] * 2

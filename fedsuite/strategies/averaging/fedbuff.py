@@ -28,7 +28,7 @@ of normalisation layers are averaged as they came, without a discount.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal, cast
 
@@ -76,6 +76,8 @@ def planned_length(seed: int, spread: float, server_round: int, client_id: int) 
 
 class FedBuff(FedAvg):
     """FedAvg of the replies that have come, the late ones with less weight."""
+
+    SET_ONCE: ClassVar[Sequence[str]] = ("fedbuff_delays",)
 
     PRIVACY: ClassVar[Release] = Release(
         "refused", "a round's replies are changes of models of several rounds"

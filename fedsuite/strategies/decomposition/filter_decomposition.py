@@ -141,10 +141,12 @@ class FilterDecomposition(DecompositionKeys, ExchangeLayer):
             )
         if not isinstance(strategy, FederatedStrategy):
             raise TypeError(f"{type(strategy).__name__} is no strategy of fedsuite")
-        self._check_strategy(strategy)
         self._strategy = strategy
 
-    def _check_strategy(self, strategy: FederatedStrategy) -> None:
+    @override
+    def check(self, strategy: MethodDeclaration) -> None:
+        if not isinstance(strategy, FederatedStrategy):
+            raise TypeError(f"{type(strategy).__name__} is no strategy of fedsuite")
         name = type(strategy).__name__
         if self._needs_clients and strategy.wire != "message":
             raise ValueError(f"wire = {strategy.wire!r}: legacy clients know no fast set")

@@ -82,8 +82,9 @@ class ClassTables(FederatedStrategy):
         default=False, help="new client optimiser in each round; false keeps it", told=TRAIN
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    @override
+    def heed(self) -> None:
+        super().heed()
         if self.num_classes < 1:
             raise ValueError(f"num_classes = {self.num_classes}: expected at least 1")
 

@@ -71,8 +71,9 @@ class FCCL(PublicExchange):
         default=0, help="epochs before round 1; 0 has no teacher", minimum=0, told=TRAIN
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    @override
+    def heed(self) -> None:
+        super().heed()
         if self.batch_size < 2:
             raise ValueError(
                 f"a public batch of {self.batch_size} sample has no correlation: set "

@@ -41,7 +41,6 @@ finite, or absurd, is left out of ensemble and average.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from typing_extensions import override
@@ -165,7 +164,7 @@ class FedDF(NetworkAverages, FedMD):
             self.round_metrics["ensemble_loss"] = sum(losses) / len(losses)
         return students
 
-    @cached_property
+    @property
     def _distillation(self) -> "EnsembleDistillation":
         # At the top it would cost every command the time that importing torch takes.
         from fedsuite.strategies.distillation.ensemble import EnsembleDistillation

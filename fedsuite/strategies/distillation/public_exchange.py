@@ -109,8 +109,9 @@ class PublicExchange(FederatedStrategy):
     _local: dict[int, Mapping[str, float]] = state(default_factory=dict)
     _figures: dict[str, list[float]] = state(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    @override
+    def heed(self) -> None:
+        super().heed()
         if self.public_rows < 1 or self.num_classes < 1:
             raise ValueError(
                 f"public_rows = {self.public_rows}, num_classes = {self.num_classes}: "

@@ -48,6 +48,8 @@ from fedsuite.strategies.drift.corrected import (
 class Scaffold(ServerRate, CorrectedStrategy):
     """Plain averaging of models whose clients' drift is corrected by control variates."""
 
+    SET_ONCE: ClassVar[Sequence[str]] = ("scaffold_mean",)
+
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "ScaffoldClient", "keeps a control variate"
     )

@@ -114,6 +114,8 @@ def silo_decision(
 class AAggFF(ShareRatio, LossStrategy):
     """Mean of the models with weights that the server learns online."""
 
+    SET_ONCE: ClassVar[Sequence[str]] = ("aaggff_setting",)
+
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {}
 
     aaggff_setting: Setting = key(

@@ -234,8 +234,9 @@ class PracFedEBAPlus(AlignedFedEBA):
 
     _warned: bool = state(default_factory=bool)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    @override
+    def heed(self) -> None:
+        super().heed()
         if self.local_steps is not None and self.local_steps < 1:
             raise ValueError(
                 f"local_steps = {self.local_steps}: expected at least 1, or None"

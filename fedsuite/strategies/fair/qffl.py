@@ -100,8 +100,9 @@ class QFFL(ShareRatio, LossStrategy):
         default=None, help="eta = 1 / L; None is the median of the replies'"
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    @override
+    def heed(self) -> None:
+        super().heed()
         rate = self.learning_rate
         if rate is not None and not rate >= LEAST_RATE:
             raise ValueError(f"learning_rate = {rate}: expected a number > 0")

@@ -53,8 +53,9 @@ class FedBABU(FedAvgFT):
     )
     groups: ParameterGroups = part(help="groups of the model's arrays")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    @override
+    def heed(self) -> None:
+        super().heed()
         if not self.groups.body:
             raise ValueError(
                 "FedBABU trains all but the head, and this model is a head alone: choose "

@@ -43,8 +43,9 @@ class PartialAverage(FedAvg):
 
     groups: ParameterGroups = part(help="groups of the model's arrays")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    @override
+    def heed(self) -> None:
+        super().heed()
         self._shared_names = self.shares(self.groups)
 
     @abstractmethod

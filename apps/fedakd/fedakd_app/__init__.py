@@ -1,0 +1,1 @@
+"""FedAKD on handwritten digits."""

@@ -1,0 +1,1 @@
+"""FedAL on handwritten digits."""

@@ -1,0 +1,45 @@
+"""The app's clients: networks of their own, which learn from outputs on public rows."""
+
+from pathlib import Path
+from tempfile import gettempdir
+
+import torch
+from flwr.app import Context
+
+from fedal_app.task import Net, load_rows, public_rows
+from fedsuite.clients import FedALClient
+from fedsuite.training.app import make_client_app
+from fedsuite.training.loop import TrainingOptions
+from fedsuite.training.store import FileStore
+
+
+def store_for(context: Context) -> FileStore:
+    """Return where the node keeps its model between messages.
+
+    Each message may reach a new process. A later run begins anew in the same folder.
+    """
+    folder = str(context.run_config["state-dir"]) or gettempdir()
+    return FileStore(Path(folder) / "fedal-app" / f"{context.run_id}-{context.node_id}")
+
+
+def make_client(context: Context, client_id: int) -> FedALClient:
+    """Return the node's client, which answers one message."""
+    torch.manual_seed(client_id)  # the first weights of its network
+    train, test = load_rows(context.node_config)
+    training = TrainingOptions(
+        local_steps=int(context.run_config["local-steps"]),
+        optimizer="adam",
+        learning_rate=float(context.run_config["learning-rate"]),
+    )
+    return FedALClient(
+        Net(client_id),
+        train,
+        test,
+        training=training,
+        client_id=client_id,
+        store=store_for(context),
+        public=public_rows(),
+    )
+
+
+app = make_client_app(make_client, list(FedALClient.ACTIONS))

@@ -1,0 +1,1 @@
+"""FedEBA+ on handwritten digits."""

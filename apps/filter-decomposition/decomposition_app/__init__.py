@@ -1,0 +1,1 @@
+"""Filter decomposition around FedAvg on handwritten digits."""

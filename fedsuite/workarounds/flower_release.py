@@ -1,0 +1,21 @@
+"""Which Flower is installed, of its releases and of its nightly builds.
+
+A nightly build, ``flwr-nightly``, brings the same modules under another name of the
+distribution, and no public name of Flower says its version.
+
+Seen in flwr 1.39 to 1.43.0.dev. To delete when ``flwr.__version__`` is there.
+"""
+
+from importlib import metadata
+
+DISTRIBUTIONS = ("flwr", "flwr-nightly")
+
+
+def flower_release() -> str:
+    """Return the version of the installed Flower, ``""`` where there is none."""
+    for distribution in DISTRIBUTIONS:
+        try:
+            return metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            continue
+    return ""
