@@ -162,7 +162,7 @@ class _Display:
         if self._progress is None:
             self._progress = _progress()
         task = self._progress.add_task(
-            work.what, total=work.total, completed=work.done, note=""
+            work.what, total=work.total, completed=int(work.done), note=""
         )
         self._draw()
         return task
