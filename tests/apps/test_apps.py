@@ -70,7 +70,7 @@ def test_an_app_learns_in_this_process(
     found = re.findall(r"^round (\d): accuracy (\S+)$", capsys.readouterr().out, re.M)
     assert [int(server_round) for server_round, _ in found] == [1, 2, 3]
     accuracies = [float(accuracy) for _, accuracy in found]
-    assert accuracies[0] < accuracies[-1] and accuracies[-1] > 0.4
+    assert accuracies[0] < accuracies[-1] and accuracies[-1] > 0.3
 
 
 @every_app
