@@ -278,3 +278,14 @@ def test_the_page_has_the_same_tables() -> None:
         *KEYWORDS.items(),
         *METHODS.items(),
     ]
+
+
+def test_the_pages_unit_test_runs() -> None:
+    [code] = [
+        c
+        for c in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+        if "def test_mean" in c
+    ]
+    namespace: dict[str, Any] = {}
+    exec(compile(code, str(PAGE), "exec"), namespace)
+    namespace["test_mean"]()
