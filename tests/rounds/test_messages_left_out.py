@@ -68,6 +68,18 @@ def test_an_apps_own_loop_may_leave_messages_out() -> None:
     assert new is not None and new["weight"].numpy()[0, 0] == pytest.approx(mean)
 
 
+def test_a_message_that_the_way_lost_is_late_as_ever() -> None:
+    """start() knows what it sent; a Grid that numbers fewer changes nothing in that."""
+
+    class Losing(TamperingGrid):
+        def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
+            return super().send_and_receive(list(messages)[1:], timeout=timeout)
+
+    report = run(FedAvg(), Losing(matrix_app(), 3)).reports[0].train
+    assert report and report.num_asked == 3
+    assert [(r.client_id, r.kind) for r in report.rejections] == [(1000, "late")]
+
+
 def test_messages_go_out_in_client_order() -> None:
     """So that replies are taken one at a time, and no bit depends on the shuffle."""
     grid = TamperingGrid(matrix_app(), 3)
