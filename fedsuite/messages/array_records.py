@@ -161,6 +161,10 @@ def _parse_npy(
         dtype = np.dtype(descr)
     except (TypeError, ValueError):
         raise RecordError(f"not a NumPy array: unknown dtype {descr!r}") from None
+    if dtype.kind == "c":
+        raise RecordError(
+            f"dtype {dtype} is not allowed: send real and imaginary parts as two arrays"
+        )
     if dtype.hasobject or dtype.kind not in "biuf":
         raise RecordError(f"dtype {dtype} is not allowed")
     shape = tuple(int(length) for length in axes.split(",") if length.strip())

@@ -37,7 +37,12 @@ from fedsuite.rounds.exchange import (
     Wire,
 )
 from fedsuite.rounds.exchange_layer import ExchangeLayer
-from fedsuite.rounds.legacy_server import check_keywords, check_methods, missing
+from fedsuite.rounds.legacy_server import (
+    by_position,
+    check_keywords,
+    check_methods,
+    missing,
+)
 from fedsuite.rounds.membership import Identity, Sampling
 from fedsuite.rounds.metric_means import MetricsFn
 from fedsuite.rounds.report import PhaseReport
@@ -55,7 +60,8 @@ def _checking(cls: type) -> Callable[..., None]:
 
     @wraps(made)
     def checked(self: object, *unnamed: object, **given: object) -> None:
-        check_keywords(cls.__name__, known, given, len(unnamed))
+        given = by_position(cls.__name__, unnamed, given)
+        check_keywords(cls.__name__, known, given)
         made(self, **given)
 
     return checked

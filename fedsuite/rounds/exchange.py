@@ -300,10 +300,13 @@ class ReplyReader:
 
         Messages that are none of the exchange's come last.
         """
-        by_node = {message.metadata.dst_node_id: message for message in messages}
-        self._leave_out([node_id for node_id in self._sent if node_id not in by_node])
-        own = [by_node.pop(node_id) for node_id in self._sent if node_id in by_node]
-        return [*own, *by_node.values()]
+        going, nodes = list(messages), list(self._sent)
+        places = {node_id: place for place, node_id in enumerate(nodes)}
+        reached = {message.metadata.dst_node_id for message in going}
+        self._leave_out([node_id for node_id in nodes if node_id not in reached])
+        # What is sent is known: numbers need not say it.
+        self._sent = {}
+        return sorted(going, key=lambda m: places.get(m.metadata.dst_node_id, len(nodes)))
 
     def _leave_out(self, node_ids: Iterable[int]) -> None:
         """Forget the clients of nodes that are sent nothing: they are not asked."""

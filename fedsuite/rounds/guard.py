@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from fedsuite.core.logs import ServerLogger
+from fedsuite.core.logs import ServerLogger, in_own_run
 from fedsuite.messages.records import ARRAYS, EVALUATE, Arrays, is_model_record
 from fedsuite.rounds.average import FEWEST_OF_HALF
 from fedsuite.rounds.changes import Changes, length, statistics, trained
@@ -192,7 +192,7 @@ class Guard(Stage):
     largest_share: float = 0.5
     _sizes: dict[int, float] = field(default_factory=dict, repr=False)
     _largest_sizes: dict[int, float] = field(default_factory=dict, repr=False)
-    _told_majority: bool = field(default=False, repr=False)
+    _told_keys: set[str] = field(default_factory=set, repr=False)
     _one_of: bool = field(default=False, repr=False)
     _usual_size: float = field(default=math.inf, repr=False)
     _models: dict[int, Arrays] = field(default_factory=dict, repr=False)
@@ -273,6 +273,7 @@ class Guard(Stage):
         counts = min(said, self._sizes[client_id])
         if counts < said:
             self.tell(client_id, f"{EXAMPLES} {said:g} counts as {counts:g}, its rows")
+            self._tell_key("max-examples")
         largest = self._largest_sizes[client_id]
         if largest < counts:
             counts = largest
@@ -282,12 +283,25 @@ class Guard(Stage):
         return replace(reply, num_examples=counts, claimed_examples=said)
 
     def _tell_majority(self, client_id: int) -> None:
-        if not self._told_majority:
-            self._told_majority = True
+        if "max-client-weight" not in self._told_keys:
+            self._told_keys.add("max-client-weight")
             logger.warning(
                 "client %s has more rows than all others together, and counts for as many "
-                "as they do (max-client-weight = 1 lets it count whole), here and later",
+                "as they do (%s = 1 lets it count whole), here and later",
                 client_id,
+                _spelled("max-client-weight"),
+            )
+
+    def _tell_key(self, key: str) -> None:
+        """Name, once, the key that bounds what counts of a reply."""
+        if key not in self._told_keys:
+            self._told_keys.add(key)
+            name = _spelled(key)
+            logger.warning(
+                "%s bounds what counts of a reply, here and later: %s = 'off' lets each "
+                "client count whole, also one that lies",
+                name,
+                name,
             )
 
     def _measured(self, reply: ClientReply, origins: Origins) -> Amounts:
@@ -326,6 +340,7 @@ class Guard(Stage):
                 reply.client_id,
                 f"{_named(kind)} {amount:g} counts as {counts:g}{of_round}",
             )
+            self._tell_key("max-examples" if kind == EXAMPLES else "max-update-norm")
         return reply
 
     def _pool(self, kind: str, reply: ClientReply) -> str:
@@ -391,6 +406,11 @@ def shortened(
     # Never their difference, which may overflow.
     moved = (1.0 - factor) * start + factor * np.asarray(array, dtype=np.float64)
     return np.asarray(moved).astype(array.dtype)
+
+
+def _spelled(key: str) -> str:
+    """Return a key as who reads the log writes it: a keyword in an app of its own."""
+    return key if in_own_run() else key.replace("-", "_")
 
 
 def _named(kind: str) -> str:

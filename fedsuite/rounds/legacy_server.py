@@ -8,7 +8,7 @@ and the server of such an app cannot run a strategy.
 
 import difflib
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from fedsuite.core.errors import ConfigError
 
@@ -92,7 +92,8 @@ _CALLED: Mapping[str, int] = {
 """Number of arguments that the rounds give an overridden method."""
 
 _APP = (
-    "a legacy ServerApp(server_fn=...) cannot run it: write @app.main() with "
+    "neither a legacy ServerApp(server_fn=...) nor a workflow such as SecAgg+'s can run "
+    "it: write @app.main() with "
     "strategy.start(grid, initial_arrays, num_rounds)"
 )
 
@@ -105,9 +106,39 @@ class LegacyMethodError(ConfigError, AttributeError, TypeError):
     """A method of Flower's legacy strategies, called or overridden."""
 
 
-def check_keywords(
-    strategy: str, known: Collection[str], given: Collection[str], num_unnamed: int
-) -> None:
+BY_POSITION = (
+    *("fraction_train", "fraction_evaluate"),
+    *("min_train_nodes", "min_evaluate_nodes", "min_available_nodes"),
+    *("weighted_by_key", "arrayrecord_key", "configrecord_key"),
+    *("train_metrics_aggr_fn", "evaluate_metrics_aggr_fn"),
+)
+"""What the arguments of Flower's FedAvg are without their names, in its order."""
+
+
+def by_position(
+    strategy: str, unnamed: Sequence[object], given: Mapping[str, object]
+) -> dict[str, object]:
+    """Return the keywords, with names for arguments that came without, as in Flower.
+
+    Raises
+    ------
+    KeywordError
+        If there are too many, or one is given twice.
+    """
+    if len(unnamed) > len(BY_POSITION):
+        raise KeywordError(
+            f"{strategy} takes {len(BY_POSITION)} arguments without names, those of "
+            f"Flower's FedAvg, and got {len(unnamed)}: write the others with their names"
+        )
+    named = dict(zip(BY_POSITION, unnamed, strict=False))
+    if twice := [name for name in named if name in given]:
+        raise KeywordError(
+            f"{strategy} got {twice[0]} twice, by position and by name: leave out one"
+        )
+    return {**named, **given}
+
+
+def check_keywords(strategy: str, known: Collection[str], given: Collection[str]) -> None:
     """Refuse what a strategy's constructor does not know.
 
     Raises
@@ -115,9 +146,6 @@ def check_keywords(
     KeywordError
         Naming what to write instead.
     """
-    if num_unnamed:
-        first = f"{strategy}(fraction_train=0.5)"
-        raise KeywordError(f"{strategy} takes keywords alone: write {first}, for one")
     for name in given:
         if name in known:
             continue

@@ -112,13 +112,14 @@ class MetricMeans(Stage):
                     described(error),
                 )
         means = self._report.means()
-        total = means.pop("num_examples")
+        # As in Flower, the weight is no metric.
+        del means["num_examples"]
         named = {self._names.get(name, name): value for name, value in means.items()}
         for name, held in self._apart.items():
             rows = [{"value": value, "weight": weight} for value, weight in held]
             if len(rows) == len(self._weights):  # a mean is of all, as of other metrics
                 named[name] = mean_metrics(rows, "weight")["value"]
-        return MetricRecord({**named, **self._list_means(), self.weight_key: total})
+        return MetricRecord({**named, **self._list_means()})
 
     def _list_means(self) -> dict[str, list[float]]:
         weights = np.array(self._weights)

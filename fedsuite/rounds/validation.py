@@ -297,10 +297,22 @@ def with_advice(reason: str, advice: str) -> str:
     return f"{reason}: {advice}" if advice else reason
 
 
+def _with_names(record: ArrayRecord, spec: RecordSpec) -> Mapping[str, Array]:
+    """Return a record; arrays that came as a list have the names that were sent, in order.
+
+    Flower numbers the arrays of ``ArrayRecord(list_of_ndarrays)`` from 0.
+    """
+    numbers = [str(place) for place in range(len(spec))]
+    if set(record) == set(spec) or set(record) != set(numbers):
+        return record
+    return {name: record[number] for name, number in zip(spec, numbers, strict=True)}
+
+
 class _Found:
     """The arrays of one record of a reply, checked, in the dtypes that were announced."""
 
-    def __init__(self, record: ArrayRecord, spec: RecordSpec, expected: Expected) -> None:
+    def __init__(self, came: ArrayRecord, spec: RecordSpec, expected: Expected) -> None:
+        record = _with_names(came, spec)
         if set(record) != set(spec):
             missing = sorted(set(spec) - set(record))
             extra = sorted(set(record) - set(spec))

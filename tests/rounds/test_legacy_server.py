@@ -8,14 +8,20 @@ from typing import Any
 
 import pytest
 from flwr.app import Context, RecordDict
-from flwr.server import ServerAppComponents, ServerConfig
+from flwr.server import (
+    LegacyContext,
+    ServerAppComponents,
+    ServerConfig,
+    SimpleClientManager,
+)
 from flwr.server import strategy as legacy
+from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
 from flwr.serverapp import ServerApp
 from flwr.serverapp import strategy as flower
 
 from fedsuite.core.errors import FedsuiteError
 from fedsuite.core.registry import METHODS as REGISTRY
-from fedsuite.rounds.legacy_server import KEYWORDS, METHODS
+from fedsuite.rounds.legacy_server import BY_POSITION, KEYWORDS, METHODS
 from fedsuite.strategies import load_strategy
 from fedsuite.strategies.averaging.fedavg import FedAvg
 from fedsuite.strategies.fair.fedeba import FedEBA
@@ -95,7 +101,7 @@ def test_every_method_says_so(name: str) -> None:
     with pytest.raises(FedsuiteError, match=r": write fraction_train$"):
         made(**needed, fraction_fit=0.5)  # type: ignore[arg-type]
     with pytest.raises(
-        AttributeError, match=rf"^{made.__name__} has no configure_fit, and a le"
+        AttributeError, match=rf"^{made.__name__} has no configure_fit, and nei"
     ):
         made(**needed).configure_fit  # type: ignore[arg-type, attr-defined] # noqa: B018
 
@@ -129,9 +135,29 @@ def test_an_aggregate_that_wants_the_replies_is_refused() -> None:
                 return None
 
 
-def test_keywords_have_names() -> None:
-    with pytest.raises(FedsuiteError, match=r"^FedAvg takes keywords alone: write FedAvg"):
-        FedAvg(0.5)  # type: ignore[call-arg, misc]
+def test_arguments_without_names_are_those_of_flowers_fedavg() -> None:
+    theirs = list(inspect.signature(flower.FedAvg).parameters)
+    assert list(BY_POSITION) == theirs
+    values = (0.5, 0.25, 1, 1, 1, "rows", "model", "settings", None, None)
+    made: Any = FedAvg(*values)  # type: ignore[call-arg, misc]
+    assert tuple(getattr(made, name) for name in theirs) == values
+    with pytest.raises(FedsuiteError, match=r"^FedAvg takes 10 arguments without names"):
+        FedAvg(*values, 1)  # type: ignore[call-arg, misc]
+    with pytest.raises(FedsuiteError, match=r"^FedAvg got fraction_train twice"):
+        FedAvg(0.5, fraction_train=0.5)  # type: ignore[call-arg, misc]
+
+
+def test_secure_aggregation_by_flowers_workflow_ends_with_a_line() -> None:
+    """It calls the strategy's legacy methods."""
+    context = LegacyContext(
+        context=Context(1, 1, {}, RecordDict(), {}),
+        config=ServerConfig(num_rounds=1),
+        strategy=FedAvg(),  # type: ignore[arg-type]
+        client_manager=SimpleClientManager(),
+    )
+    workflow = DefaultWorkflow(fit_workflow=SecAggPlusWorkflow(3, 2))
+    with pytest.raises(FedsuiteError, match=r"^FedAvg has no init.* nor .* SecAgg\+'s can"):
+        workflow(NoGrid(), context)  # type: ignore[arg-type]
 
 
 def test_a_constructor_of_ones_own_may_take_what_it_likes() -> None:
@@ -231,8 +257,9 @@ def test_a_legacy_server_ends_with_one_line(wrapped: bool) -> None:
     with pytest.raises(FedsuiteError) as caught:
         app(grid, Context(1, 1, {}, RecordDict(), {}))
     assert str(caught.value) == (
-        "FedAvg has no initialize_parameters, and a legacy ServerApp(server_fn=...) cannot "
-        "run it: write @app.main() with strategy.start(grid, initial_arrays, num_rounds)"
+        "FedAvg has no initialize_parameters, and neither a legacy "
+        "ServerApp(server_fn=...) nor a workflow such as SecAgg+'s can run it: write "
+        "@app.main() with strategy.start(grid, initial_arrays, num_rounds)"
     )
 
 
@@ -251,3 +278,14 @@ def test_the_page_has_the_same_tables() -> None:
         *KEYWORDS.items(),
         *METHODS.items(),
     ]
+
+
+def test_the_pages_unit_test_runs() -> None:
+    [code] = [
+        c
+        for c in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+        if "def test_mean" in c
+    ]
+    namespace: dict[str, Any] = {}
+    exec(compile(code, str(PAGE), "exec"), namespace)
+    namespace["test_mean"]()

@@ -77,7 +77,7 @@ SAME = {
     "one client fails in round 2": Case(fails=lambda k, r: (k, r) == (1, 2)),
     "all clients fail in round 2": Case(fails=lambda k, r: r == 2),
 }
-"""To the same model, and the same metrics but for the sum of examples, which ours adds."""
+"""To the same model, and the same metrics."""
 
 ROUNDED = {
     "integers": Case(start=model("int64")),
@@ -185,10 +185,22 @@ def test_ours_does_as_flowers(name: str) -> None:
     assert list(ours.train_metrics_clientapp) == list(theirs.train_metrics_clientapp)
     for number, metrics in theirs.train_metrics_clientapp.items():
         found = dict(ours.train_metrics_clientapp[number])
-        del found["num-examples"]
         assert found.keys() == metrics.keys()
         for key, value in metrics.items():
             assert found[key] == pytest.approx(value)
+
+
+def test_arrays_without_names_are_those_that_were_sent_in_their_order() -> None:
+    """Flower's model has other names after the first round, 0 and 1."""
+    numbered = Case(
+        train=lambda arrays, k: dict(zip("01", step(arrays, k).values(), strict=True))
+    )
+    ours, named = (
+        start(FedAvg(fraction_evaluate=0.0), case) for case in (numbered, Case())
+    )
+    assert list(ours.arrays) == list(named.arrays) == list(model())
+    for name, array in named.arrays.items():
+        assert np.array_equal(ours.arrays[name].numpy(), array.numpy())
 
 
 @pytest.mark.parametrize("name", ROUNDED)
