@@ -5,9 +5,10 @@ is in :meth:`RoundStrategy.stages` and :meth:`RoundStrategy.counting`.
 """
 
 from collections import ChainMap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -18,6 +19,7 @@ from fedsuite.core.keys import AUTO
 from fedsuite.core.logs import ServerLogger
 from fedsuite.messages.array_records import own_record, to_arrays, to_record
 from fedsuite.messages.records import ARRAYS, EVALUATE, TRAIN, Arrays
+from fedsuite.messages.statistics import buffers_declared, names_of_buffers
 from fedsuite.messages.versions import version_name
 from fedsuite.rounds.average import HALF
 from fedsuite.rounds.central_privacy import CentralPrivacy
@@ -37,6 +39,7 @@ from fedsuite.rounds.infinite_entries import InfiniteEntries, all_finite
 from fedsuite.rounds.kinds import Kind
 from fedsuite.rounds.membership import Directory, Members
 from fedsuite.rounds.metric_means import MetricMeans
+from fedsuite.rounds.never_negative import NeverNegative
 from fedsuite.rounds.quorum import Quorum, QuorumMissed
 from fedsuite.rounds.recovery import Kept, Recovery
 from fedsuite.rounds.remarks import Remarks
@@ -50,6 +53,25 @@ from fedsuite.rounds.validation import ClientReply
 from fedsuite.workarounds.prompt_grid import PromptGrid
 
 logger = ServerLogger(__name__)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def knowing_buffers(
+    method: "Callable[Concatenate[RoundStrategy, P], R]",
+) -> "Callable[Concatenate[RoundStrategy, P], R]":
+    """Return a method during which the strategy's buffers are declared.
+
+    An app may call it in a loop of its own.
+    """
+
+    @wraps(method)
+    def knowing(self: "RoundStrategy", *args: P.args, **options: P.kwargs) -> R:
+        with buffers_declared(self._buffers):
+            return method(self, *args, **options)
+
+    return knowing
 
 
 class RoundStrategy(MethodContract):
@@ -84,6 +106,7 @@ class RoundStrategy(MethodContract):
         memory = UpdateMemory(lambda: len(self.members()))
         self.corrections: tuple[Stage, ...] = (memory,) if self.fedvarp else ()
         self.optimizer = ServerOptimizer(self)
+        self.never_negative = NeverNegative(lambda: self.buffers is None)
         self.judge = Quorum(self.quorum, self.max_failed_rounds)
         self.recovery = Recovery()
         self.privacy: CentralPrivacy | None = None
@@ -109,6 +132,7 @@ class RoundStrategy(MethodContract):
         self._arrays: Arrays = {}
         self._infinite = InfiniteEntries({})
         self._clipped_by_flower = False
+        self._buffers: Collection[str] = ()
         self.layer.attach(self)
 
     # ------------------------------------------------------------------- for methods to use
@@ -182,7 +206,7 @@ class RoundStrategy(MethodContract):
         """Return what the replies that count go through: their rows, FedVARP, the layer."""
         stages: tuple[Stage, ...] = (self.metric_means[phase],)
         if phase == TRAIN and self.privacy is None:
-            stages += (*self.corrections, self.layer)
+            stages += (self.never_negative, *self.corrections, self.layer)
         return stages
 
     def keepers(self) -> tuple[Stage, ...]:
@@ -219,6 +243,7 @@ class RoundStrategy(MethodContract):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
+        self._buffers = names_of_buffers(self.buffers or (), arrays)
         self._clipped_by_flower = CLIPPING_NORM in config
         if self._clipped_by_flower:
             check_hello(self.identity)
@@ -238,6 +263,7 @@ class RoundStrategy(MethodContract):
             return []
 
     @override
+    @knowing_buffers
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
@@ -270,6 +296,7 @@ class RoundStrategy(MethodContract):
         return self._configure(EVALUATE, config)
 
     @override
+    @knowing_buffers
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
@@ -303,6 +330,7 @@ class RoundStrategy(MethodContract):
             self._infinite = InfiniteEntries(whole)
             self._arrays = self._infinite.without(whole) if self._infinite else whole
 
+    @knowing_buffers
     def _configure(self, phase: str, config: ConfigRecord) -> list[Message]:
         report = self.reports[phase] = PhaseReport(phase, self._members.names)
         self.remarks.begin(self.server_round, report)
@@ -403,6 +431,7 @@ class RoundStrategy(MethodContract):
         """Return the model after the server's step, None if it stays as it was."""
         if new is not None:
             new = self.optimizer.step(self._arrays, new)
+            new = self.never_negative.step(self._arrays, new)
             if all(map(all_finite, new.values())):
                 for stage in (self.optimizer, *self.corrections, self.guard):
                     stage.counted()

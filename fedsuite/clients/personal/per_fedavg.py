@@ -46,7 +46,10 @@ class PerFedAvgClient(FederatedClient):
         rows, data = self._ahead.to(labels.device), self.train_data
         parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
         here = super().loss(model, data.features[rows], data.labels[rows])
-        gradients = torch.autograd.grad(here, list(parameters.values()))
+        # A layer that no row goes through has gradient 0.
+        gradients = torch.autograd.grad(
+            here, list(parameters.values()), materialize_grads=True
+        )
         ahead = {
             name: p - self.adaptation_rate * g
             for (name, p), g in zip(parameters.items(), gradients, strict=True)
