@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from typing_extensions import override
 
 from fedsuite.client import (
@@ -17,6 +16,7 @@ from fedsuite.client import (
     TrainingOptions,
     load_arrays,
 )
+from fedsuite.models.arrays import outputs_with
 
 
 class PerFedAvgClient(FederatedClient):
@@ -56,8 +56,7 @@ class PerFedAvgClient(FederatedClient):
         }
 
         def stepped(inputs: Tensor) -> Tensor:
-            outputs: Tensor = functional_call(model, ahead, (inputs,))
-            return outputs
+            return outputs_with(model, ahead, inputs)
 
         return self._plain_loss(stepped, features, labels)  # type: ignore[arg-type]
 
