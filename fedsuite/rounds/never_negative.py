@@ -61,7 +61,7 @@ class NeverNegative(Stage):
         for name, mean in self._means.items():
             if name in new and not _nowhere_negative(new[name]):
                 kept |= mean.result() or {}
-        return {**new, **kept}
+        return {**new, **kept} if kept else new
 
 
 def _nowhere_negative(array: np.ndarray) -> bool:

@@ -24,6 +24,7 @@ from fedsuite.messages.array_records import to_record
 from fedsuite.messages.records import ARRAYS, Arrays
 from fedsuite.rounds.strategy import FederatedStrategy
 from fedsuite.rounds.validation import ClientReply
+from fedsuite.running.collusion import with_liars
 from fedsuite.running.server import build_strategy
 from fedsuite.running.server_parts import initial_arrays, server_parts
 from fedsuite.running.worker import Worker, client_app_for
@@ -120,7 +121,7 @@ class Watched:
         trace = Trace()
         with flower_identity():
             strategy.start(
-                LocalGrid(client_app_for(worker), 3),
+                with_liars(given, LocalGrid(client_app_for(worker), 3)),
                 to_record(self.first),
                 int(given["num-rounds"]),
                 callbacks=[trace],
