@@ -11,7 +11,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
-from fedsuite.core.errors import FedsuiteError
+from fedsuite.core.errors import FedsuiteError, one_line
 from fedsuite.messages.unchecked import filled
 
 _MOST_AXES = 32
@@ -166,7 +166,8 @@ def _parse_npy(
             f"dtype {dtype} is not allowed: send real and imaginary parts as two arrays"
         )
     if dtype.hasobject or dtype.kind not in "biuf":
-        raise RecordError(f"dtype {dtype} is not allowed")
+        two = ": send real and imaginary parts as two arrays" if dtype.kind == "c" else ""
+        raise RecordError(f"dtype {dtype} is not allowed{two}")
     shape = tuple(int(length) for length in axes.split(",") if length.strip())
     entries = math.prod(max(abs(length), 1) for length in shape)
     if len(shape) > _MOST_AXES or entries > _MOST_ENTRIES:
@@ -179,7 +180,13 @@ def _parse_npy(
 
 def to_arrays(record: ArrayRecord) -> dict[str, NDArray[Any]]:
     """Unpack a record into named arrays, each as :func:`view_array` returns it."""
-    return {name: view_array(array) for name, array in record.items()}
+    arrays = {}
+    for name, array in record.items():
+        try:
+            arrays[name] = view_array(array)
+        except RecordError as error:
+            raise RecordError(f"array {one_line(name)}: {error}") from error
+    return arrays
 
 
 def own_record(record: ArrayRecord) -> ArrayRecord:

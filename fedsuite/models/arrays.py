@@ -7,9 +7,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from fedsuite.core.errors import RunError
 from fedsuite.messages.records import Arrays
+from fedsuite.models.head import joined
 from fedsuite.workarounds.torch_modules import plain_state
 
 
@@ -31,7 +33,7 @@ def model_arrays(model: nn.Module, names: Iterable[str] | None = None) -> Arrays
     """
     wanted = None if names is None else set(names)
     return {
-        name: np.array(tensor.detach().cpu().numpy())
+        name: np.array(_as_numpy(name, tensor.cpu()))
         for name, tensor in named_tensors(model).items()
         if wanted is None or name in wanted
     }
@@ -41,6 +43,30 @@ def buffer_names(model: nn.Module) -> frozenset[str]:
     """Return the names of a model's arrays that are buffers: no step trains them."""
     trained = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     return frozenset(named_tensors(model)) - trained
+
+
+def outputs_with(model: nn.Module, values: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+    """Return what a model makes of inputs with other values in place of its parameters.
+
+    Parameters
+    ----------
+    model
+        Any network.
+    values
+        Values by the names of ``named_parameters()``; other parameters stay.
+    inputs
+        A batch ``[rows, ...]``.
+    """
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    # Under one name of each module: under two, torch would leave the values in it.
+    whole = {
+        joined(prefix, own): values[names[id(parameter)]]
+        for prefix, module in model.named_modules()
+        for own, parameter in module.named_parameters(recurse=False, remove_duplicate=False)
+        if names[id(parameter)] in values
+    }
+    outputs: Tensor = functional_call(model, whole, (inputs,), tie_weights=False)
+    return outputs
 
 
 def load_arrays(
@@ -79,6 +105,17 @@ def load_arrays(
                 own = tensor.cpu().numpy()
                 array = np.where(np.isinf(own), own, array)
             if tensor.is_cpu:
-                np.copyto(tensor.detach().numpy(), array)
+                np.copyto(_as_numpy(name, tensor), array)
             else:
                 tensor.copy_(torch.tensor(array))
+
+
+def _as_numpy(name: str, tensor: Tensor) -> NDArray[Any]:
+    """Return a tensor's own memory as an array; RunError for a dtype that NumPy lacks."""
+    try:
+        array: NDArray[Any] = tensor.detach().numpy()
+    except TypeError as error:
+        raise RunError(
+            f"array {name} is {tensor.dtype}, which NumPy lacks: make it torch.float32"
+        ) from error
+    return array

@@ -15,7 +15,7 @@ from fedsuite.core.errors import ConfigError
 from fedsuite.models.head import head_names, joined, names_of
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
@@ -174,14 +174,15 @@ def _layers(model: "nn.Module") -> tuple[tuple[str, ...], ...]:
         own.setdefault(name.rpartition(".")[0], []).append(name)
     layers: list[list[str]] = [[]]
     weighted = False
-    for path, module in model.named_modules():
+    for path, module in model.named_modules(remove_duplicate=False):
         has_weight = any(p.dim() > 1 for p in module.parameters(recurse=False))
         if has_weight and weighted:
             layers.append([])
         weighted |= has_weight
         layers[-1] += own.get(path, [])
-    # A parameter of two layers is of the upper one, under all its names.
-    named = dict(model.named_parameters(remove_duplicate=False))
+    # An array of two layers is of the upper one, under all its names.
+    named: dict[str, Tensor] = dict(model.named_parameters(remove_duplicate=False))
+    named |= model.named_buffers(remove_duplicate=False)
     last = {
         id(named[n]): number for number, ns in enumerate(layers) for n in ns if n in named
     }
@@ -190,4 +191,4 @@ def _layers(model: "nn.Module") -> tuple[tuple[str, ...], ...]:
         for name in names:
             place = last[id(named[name])] if name in named else number
             placed[place].append(name)
-    return tuple(map(tuple, placed))
+    return tuple(tuple(names) for names in placed if names)

@@ -107,5 +107,10 @@ def _check_parameters(user: str, model: nn.Module) -> None:
                 f"{user}: {name} is on {tensor.device}: build it on the CPU; the key "
                 "device says where it trains"
             )
+        if tensor.is_complex():
+            raise ConfigError(
+                f"{user}: {name} is {tensor.dtype}: expected torch.float32; keep the real "
+                "and the imaginary parts in two arrays, as torch.view_as_real gives them"
+            )
         if tensor.is_floating_point() and tensor.dtype != torch.float32:
             raise ConfigError(f"{user}: {name} is {tensor.dtype}: expected torch.float32")

@@ -26,7 +26,7 @@ from fedsuite.core.logs import ServerLogger
 from fedsuite.core.rng import numpy_stream
 from fedsuite.core.vectors import Vector, norm
 from fedsuite.messages.records import ARRAYS, Arrays
-from fedsuite.messages.statistics import is_statistic
+from fedsuite.messages.statistics import is_statistic, is_variance
 from fedsuite.rounds.epsilon import Accounting, check_library
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.noised_mean import (
@@ -280,11 +280,13 @@ class CentralPrivacy(Stage):
         moved: Arrays = {}
         for name, total in self._total.items():
             noised = total + deviation * system_gaussian(total.shape)
-            step = 1.0 if is_statistic(name, self._sent[name]) else rate
-            new = self._sent[name] + step / divisor * noised
-            if name.rpartition(".")[2] == "running_var":
+            sent = self._sent[name]
+            measured = is_statistic(name, sent)
+            new = sent + (1.0 if measured else rate) / divisor * noised
+            # A mean begins with 0 everywhere, and may become negative.
+            if is_variance(name) or (measured and sent.any() and sent.min() >= 0):
                 new = np.maximum(new, 0.0)
-            moved[name] = np.asarray(new).astype(self._sent[name].dtype)
+            moved[name] = np.asarray(new).astype(sent.dtype)
         self._total = {}
         return {**arrays, **moved}
 

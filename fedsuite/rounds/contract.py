@@ -149,11 +149,13 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
         "of the nodes that take part, client k being the k-th. Empty takes all nodes",
     )
 
-    buffers: Collection[str] = given(
-        default=(),
-        help="names of the model's arrays that are measured or constant, not trained: they "
-        "are averaged as they come, and no server rate or momentum moves them. Integer "
-        "arrays and torch's running statistics are known without",
+    buffers: Collection[str | int] | None = given(
+        default=None,
+        help="names, or positions from 0, of the model's arrays that are measured or "
+        "constant, not trained: they are averaged as they come, and no server rate or "
+        "momentum moves them. Integer arrays, and the statistics of layers of torch, Keras "
+        "and Flax, are known without. None says that there may be others: what no client "
+        "has below 0 stays so",
     )
 
     layer: ExchangeLayer = given(

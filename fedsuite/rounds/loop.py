@@ -10,7 +10,7 @@ from fedsuite.core.errors import described
 from fedsuite.core.logs import ServerLogger, in_own_run, log_scope
 from fedsuite.messages.array_records import num_bytes, to_arrays
 from fedsuite.messages.records import EVALUATE, TRAIN
-from fedsuite.messages.statistics import buffers_declared
+from fedsuite.messages.statistics import buffers_declared, names_of_buffers
 from fedsuite.rounds.checkpoint import Checkpoint
 from fedsuite.rounds.events import Callback, RoundReport, RunState
 from fedsuite.rounds.telling import tell
@@ -57,7 +57,8 @@ def run_rounds(
             if state.stop_reason is not None:
                 break
             state.server_round = server_round
-            with log_scope(round=server_round), buffers_declared(strategy.buffers):
+            buffers = names_of_buffers(strategy.buffers or (), state.arrays)
+            with log_scope(round=server_round), buffers_declared(buffers):
                 report = _run_round(state, timeout, configs, evaluate_fn)
                 state.stop_reason = _spent(state)
                 if should_stop is not None and should_stop(server_round, state.result):

@@ -5,9 +5,10 @@ is in :meth:`RoundStrategy.stages` and :meth:`RoundStrategy.counting`.
 """
 
 from collections import ChainMap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from functools import wraps
+from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -19,6 +20,7 @@ from fedsuite.core.logs import ServerLogger
 from fedsuite.core.rng import numpy_stream
 from fedsuite.messages.array_records import own_record, to_arrays, to_record
 from fedsuite.messages.records import ARRAYS, EVALUATE, TRAIN, Arrays
+from fedsuite.messages.statistics import buffers_declared, names_of_buffers
 from fedsuite.messages.versions import version_name
 from fedsuite.rounds.average import HALF
 from fedsuite.rounds.central_privacy import CentralPrivacy
@@ -38,6 +40,7 @@ from fedsuite.rounds.infinite_entries import InfiniteEntries, all_finite
 from fedsuite.rounds.kinds import Kind
 from fedsuite.rounds.membership import Directory, Members
 from fedsuite.rounds.metric_means import MetricMeans
+from fedsuite.rounds.never_negative import NeverNegative
 from fedsuite.rounds.privacy_rules import PrivacyKeys
 from fedsuite.rounds.quorum import Quorum, QuorumMissed
 from fedsuite.rounds.recovery import Kept, Recovery
@@ -58,6 +61,25 @@ DEFAULT_TIMEOUT = 3600.0
 
 _ACCOUNTED = ("fraction_train", "min_train_nodes", "clients_per_round", "seed")
 """Keywords on which the account of noise at the server rests, once a round has begun."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def knowing_buffers(
+    method: "Callable[Concatenate[RoundStrategy, P], R]",
+) -> "Callable[Concatenate[RoundStrategy, P], R]":
+    """Return a method during which the strategy's buffers are declared.
+
+    An app may call it in a loop of its own.
+    """
+
+    @wraps(method)
+    def knowing(self: "RoundStrategy", *args: P.args, **options: P.kwargs) -> R:
+        with buffers_declared(self._buffers):
+            return method(self, *args, **options)
+
+    return knowing
 
 
 class RoundStrategy(MethodContract):
@@ -93,6 +115,8 @@ class RoundStrategy(MethodContract):
         self.update_memory = UpdateMemory(lambda: len(self.members()))
         self.optimizer = ServerOptimizer(self)
         self.judge = Quorum()
+        self.never_negative = NeverNegative(lambda: self.buffers is None)
+        self.judge = Quorum(self.quorum, self.max_failed_rounds)
         self.recovery = Recovery()
         self.privacy: CentralPrivacy | None = None
         if self.dp_noise_multiplier or self.target_epsilon:
@@ -151,6 +175,9 @@ class RoundStrategy(MethodContract):
     def corrections(self) -> tuple[Stage, ...]:
         """What moves the clients' updates before the method sees them: FedVARP's memory."""
         return (self.update_memory,) if self.fedvarp else ()
+
+        self._buffers: Collection[str] = ()
+        self.layer.attach(self)
 
     # ------------------------------------------------------------------- for methods to use
 
@@ -239,7 +266,7 @@ class RoundStrategy(MethodContract):
         """Return what the replies that count go through: their rows, FedVARP, the layer."""
         stages: tuple[Stage, ...] = (self.metric_means[phase],)
         if phase == TRAIN and self.privacy is None:
-            stages += (*self.corrections, self.layer)
+            stages += (self.never_negative, *self.corrections, self.layer)
         return stages
 
     def keepers(self) -> tuple[Stage, ...]:
@@ -279,6 +306,7 @@ class RoundStrategy(MethodContract):
         if server_round < self.server_round and self.privacy is None:
             # A loop of the app's own, or a wrapper, begins again.
             self.begin_afresh()
+        self._buffers = names_of_buffers(self.buffers or (), arrays)
         self._clipped_by_flower = CLIPPING_NORM in config
         if self._clipped_by_flower:
             check_hello(self.identity)
@@ -298,6 +326,7 @@ class RoundStrategy(MethodContract):
             return []
 
     @override
+    @knowing_buffers
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
@@ -333,6 +362,7 @@ class RoundStrategy(MethodContract):
         return self._configure(EVALUATE, config)
 
     @override
+    @knowing_buffers
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
@@ -367,6 +397,7 @@ class RoundStrategy(MethodContract):
             self._infinite = InfiniteEntries(whole)
             self._arrays = self._infinite.without(whole) if self._infinite else whole
 
+    @knowing_buffers
     def _configure(self, phase: str, config: ConfigRecord) -> list[Message]:
         report = self.reports[phase] = PhaseReport(phase, self._members.names)
         self.remarks.begin(self.server_round, report)
@@ -476,6 +507,7 @@ class RoundStrategy(MethodContract):
         """Return the model after the server's step, None if it stays as it was."""
         if new is not None:
             new = self.optimizer.step(self._arrays, new)
+            new = self.never_negative.step(self._arrays, new)
             if all(map(all_finite, new.values())):
                 for stage in (self.optimizer, *self.corrections, self.guard):
                     stage.counted()

@@ -27,6 +27,7 @@ from fedsuite.messages.records import (
     ConfigValue,
     records_of,
 )
+from fedsuite.messages.statistics import is_variance
 from fedsuite.rounds.infinite_entries import InfiniteEntries, Mask, all_finite, cleared
 from fedsuite.rounds.kinds import Kind
 
@@ -370,7 +371,7 @@ class _Found:
 def _check_statistic(name: str, array: NDArray[Any]) -> None:
     """Refuse a variance or a counter that no client can have measured."""
     kind = name.rpartition(".")[2]
-    if kind not in ("running_var", "num_batches_tracked"):
+    if kind != "num_batches_tracked" and not is_variance(name):
         return
     if array.min(initial=0) < 0:
         reason = f"array {name}: holds a variance or counter below 0"

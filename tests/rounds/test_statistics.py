@@ -5,9 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from flwr.app import ConfigRecord
 from torch import nn
 
-from fedsuite.messages.statistics import buffers_declared, is_statistic
+from fedsuite.core.errors import ConfigError
+from fedsuite.engines.local import LocalGrid
+from fedsuite.messages.array_records import to_record
+from fedsuite.messages.statistics import buffers_declared, is_statistic, is_variance
 from fedsuite.models.arrays import buffer_names
 from fedsuite.rounds.first_exchange import FirstExchanges
 from fedsuite.strategies import (
@@ -21,13 +25,14 @@ from fedsuite.strategies import (
     PFedMe,
     PracFedEBAPlus,
 )
+from fedsuite.workarounds.identity import flower_identity
 from tests.rounds.plain_app import final, plain_app, run_plain
 
 SENT = {
     "w": np.zeros(2, np.float32),
     "bn.running_var": np.full(2, 4.0, np.float32),
     "bn.num_batches_tracked": np.array(7, np.int64),
-    "moving_variance": np.full(2, 4.0, np.float32),
+    "own_variance": np.full(2, 4.0, np.float32),
 }
 METRICS = {
     "num-examples": 10,
@@ -70,28 +75,121 @@ def shrinking(number: int, arrays: Any) -> Any:
         "w": arrays["w"] + np.float32(1 + number),
         "bn.running_var": arrays["bn.running_var"] * np.float32(0.3),
         "bn.num_batches_tracked": arrays["bn.num_batches_tracked"] + 5,
-        "moving_variance": arrays["moving_variance"] * np.float32(0.3),
+        "own_variance": arrays["own_variance"] * np.float32(0.3),
     }, METRICS
 
 
 @pytest.mark.parametrize("name", STEPPING)
 def test_they_are_the_clients_mean(name: str) -> None:
-    made = STEPPING[name](buffers=["moving_variance"])
+    made = STEPPING[name](buffers=["own_variance"])
     made.first = FirstExchanges("any client serves", FedAvg.NEEDS_OF_CLIENT)
     result = run_plain(made, plain_app(shrinking), SENT, 4, num_rounds=3)
     assert not made.reports["train"].rejections
     arrays = final(result)
-    for variance in ("bn.running_var", "moving_variance"):
+    for variance in ("bn.running_var", "own_variance"):
         assert arrays[variance] == pytest.approx([4 * 0.3**3] * 2, rel=1e-5)
     assert arrays["bn.num_batches_tracked"] == 7 + 3 * 5
     assert arrays["w"].all()
 
 
-def test_a_buffer_that_nobody_declares_is_a_parameter() -> None:
-    made = FedAvg(server_learning_rate=0.5)
-    arrays = final(run_plain(made, plain_app(shrinking), SENT, 4))
-    assert arrays["moving_variance"] == pytest.approx([4 * 0.65] * 2)
-    assert not is_statistic("moving_variance", SENT["moving_variance"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bn.running_mean",
+        "0/bn.running_var",
+        "model/batch_normalization_1/moving_mean",
+        "batch_normalization/moving_variance:0",
+        "['batch_stats']['BatchNorm_0']['var']",
+        "batch_stats/BatchNorm_0/mean",
+        "running_var",
+    ],
+)
+def test_names_of_torch_keras_and_flax_are_known(name: str) -> None:
+    assert is_statistic(name, SENT["w"])
+    assert is_variance(name) == ("_var" in name)
+
+
+@pytest.mark.parametrize("name", ["", "w", "moving", "my_running_mean", "mean", "[]", "0"])
+def test_other_names_are_those_of_parameters(name: str) -> None:
+    assert not is_statistic(name, SENT["w"]) and not is_variance(name)
+    assert is_statistic(name, np.array([1]))
+
+
+def trained_beside(model: dict[str, Any], **given: Any) -> dict[str, Any]:
+    """Return arrays whose first is trained and whose second shrinks, after two rounds."""
+
+    def train(number: int, arrays: Any) -> Any:
+        first, second = arrays.values()
+        return dict(
+            zip(arrays, (first - 1, second * np.float32(0.3)), strict=True)
+        ), METRICS
+
+    made = FedAvg(**given)
+    result = run_plain(made, plain_app(train), model, 3, num_rounds=2)
+    assert not made.reports["train"].rejections
+    return final(result)
+
+
+STEPS: list[dict[str, Any]] = [
+    {"server_learning_rate": 0.5},
+    {"server_learning_rate": 3.0},
+    {"server_optimizer": "adam", "server_adaptive_rate": 4.0},
+    {"server_optimizer": "yogi", "server_adaptive_rate": 4.0},
+    {"server_optimizer": "adagrad", "server_adaptive_rate": 4.0},
+    {"server_momentum": 0.9},
+    {"fedvarp": True},
+]
+LIST = {"0": np.zeros(2, np.float32), "1": np.full(2, 4.0, np.float32)}
+
+
+@pytest.mark.parametrize("step", STEPS, ids=str)
+@pytest.mark.parametrize("buffers", [[1], ["1"], (0, 1)], ids=str)
+def test_buffers_are_named_by_position_too(buffers: Any, step: dict[str, Any]) -> None:
+    first, second = trained_beside(LIST, buffers=buffers, **step).values()
+    assert second == pytest.approx([4 * 0.3**2] * 2)
+    if 0 in buffers:
+        assert first == pytest.approx([-2.0] * 2)
+
+
+@pytest.mark.parametrize("step", STEPS, ids=str)
+def test_what_no_client_has_below_0_stays_so_where_nobody_names_it(step: Any) -> None:
+    first, second = trained_beside(LIST, **step).values()
+    assert (second >= 0).all() and (first < 0).all()
+    if step.get("server_learning_rate") == 3.0:
+        assert second == pytest.approx([4 * 0.3**2] * 2)
+
+
+def test_what_is_negative_anywhere_is_stepped_as_ever() -> None:
+    beyond = {"server_learning_rate": 3.0}
+    mixed = np.array([-4.0, 4.0], np.float32)
+    assert trained_beside({**LIST, "1": mixed}, **beyond)["1"] == pytest.approx(
+        mixed * (1 - 3 * 0.7) ** 2
+    )
+    # Who names the buffers says that the others are parameters.
+    assert trained_beside(LIST, buffers=(), **beyond)["1"] == pytest.approx(
+        LIST["1"] * (1 - 3 * 0.7) ** 2
+    )
+
+
+@pytest.mark.parametrize("buffers", [[2], ["2"], [-1], ["running"]], ids=str)
+def test_a_buffer_that_the_model_lacks_is_refused(buffers: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^keyword buffers = '.*no such array: give"):
+        trained_beside(LIST, buffers=buffers)
+
+
+def test_buffers_are_known_in_a_loop_of_the_apps_own() -> None:
+    made = FedAvg(server_learning_rate=2.0, buffers=["moving_variance_of_mine"])
+    arrays = {"moving_variance_of_mine": np.full(2, 4.0, np.float32)}
+
+    def train(number: int, arrays: Any) -> Any:
+        return {name: array * np.float32(0.3) for name, array in arrays.items()}, METRICS
+
+    with flower_identity():
+        grid = LocalGrid(plain_app(train), 3)
+        asked = made.configure_train(1, to_record(arrays), ConfigRecord(), grid)
+        new, _ = made.aggregate_train(1, grid.send_and_receive(asked))
+    assert new is not None
+    assert new["moving_variance_of_mine"].numpy() == pytest.approx([1.2, 1.2])
 
 
 def test_declarations_hold_inside_their_block_alone() -> None:

@@ -6,7 +6,6 @@ from typing import ClassVar
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from typing_extensions import override
 
 from fedsuite.client import (
@@ -20,6 +19,7 @@ from fedsuite.client import (
     take_step,
 )
 from fedsuite.clients.personal.own_model import PersonalModelClient
+from fedsuite.models.arrays import outputs_with
 
 SHARE = "apfl-share"
 """Name of alpha in what a client keeps."""
@@ -63,8 +63,7 @@ class APFLClient(PersonalModelClient):
         }
 
         def mixed(inputs: Tensor) -> Tensor:
-            outputs: Tensor = functional_call(own, mixture, (inputs,))
-            return outputs
+            return outputs_with(own, mixture, inputs)
 
         # A client reports the received model's loss, as FedAvg's does.
         other = self._plain_loss(mixed, features, labels)  # type: ignore[arg-type]
@@ -83,7 +82,7 @@ class APFLClient(PersonalModelClient):
     def load_own(self, request: Request) -> None:
         own, received = self._kept(request), request.arrays[ARRAYS]
         share, kept = float(self._share), model_arrays(own)
-        names = dict(own.named_parameters())
+        names = dict(own.named_parameters(remove_duplicate=False))
         mixture = {
             n: share * a + (1 - share) * received[n] for n, a in kept.items() if n in names
         }

@@ -6,7 +6,6 @@ from typing import ClassVar
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parameters_to_vector
 from typing_extensions import override
 
 from fedsuite.client import (
@@ -49,7 +48,7 @@ class LpProjClient(OwnModelClient):
     def on_train(self, request: Request) -> Reply:
         self.load_own(request)
         received = request.arrays[REFERENCE][REFERENCE]
-        vector = parameters_to_vector(self._parameters(self.model))
+        vector = self._vector(self.model)
         self._reference = torch.tensor(received).to(vector)
         self._projection = projection(self.seed, len(received), len(vector)).to(vector)
         try:
@@ -90,9 +89,13 @@ class LpProjClient(OwnModelClient):
     def _direction(self, model: nn.Module) -> Tensor:
         """Return psi(u - P theta)."""
         assert self._reference is not None
-        vector = parameters_to_vector(self._parameters(model))
+        vector = self._vector(model)
         gap = self._reference - self._projection @ vector
         return gap.sign() if self.lp_proj_p == 1 else gap
+
+    def _vector(self, model: nn.Module) -> Tensor:
+        # Not torch's parameters_to_vector, which refuses parameters with strides.
+        return torch.cat([p.reshape(-1) for p in self._parameters(model)])
 
     def _parameters(self, model: nn.Module) -> list[nn.Parameter]:
         return [p for p in model.parameters() if p.requires_grad]

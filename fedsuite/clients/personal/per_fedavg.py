@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from typing_extensions import override
 
 from fedsuite.client import (
@@ -17,6 +16,7 @@ from fedsuite.client import (
     TrainingOptions,
     load_arrays,
 )
+from fedsuite.models.arrays import outputs_with
 
 
 class PerFedAvgClient(FederatedClient):
@@ -46,15 +46,17 @@ class PerFedAvgClient(FederatedClient):
         rows, data = self._ahead.to(labels.device), self.train_data
         parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
         here = super().loss(model, data.features[rows], data.labels[rows])
-        gradients = torch.autograd.grad(here, list(parameters.values()))
+        # A layer that no row goes through has gradient 0.
+        gradients = torch.autograd.grad(
+            here, list(parameters.values()), materialize_grads=True
+        )
         ahead = {
             name: p - self.adaptation_rate * g
             for (name, p), g in zip(parameters.items(), gradients, strict=True)
         }
 
         def stepped(inputs: Tensor) -> Tensor:
-            outputs: Tensor = functional_call(model, ahead, (inputs,))
-            return outputs
+            return outputs_with(model, ahead, inputs)
 
         return self._plain_loss(stepped, features, labels)  # type: ignore[arg-type]
 
