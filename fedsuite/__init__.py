@@ -1,11 +1,13 @@
 """Federated learning methods for Flower, tested and measured.
 
-``fedsuite.run("experiment.toml")`` runs an experiment; ``fedsuite.strategies`` and
-``fedsuite.clients`` plug into any Flower app. Nothing heavy is imported before it is used.
+``fedsuite.run("experiment.toml")`` runs an experiment, ``fedsuite.simulate("my-app")`` any
+Flower app; ``fedsuite.strategies`` and ``fedsuite.clients`` plug into any Flower app.
+Nothing heavy is imported before it is used.
 """
 
 from fedsuite.engines.api import resume, run
+from fedsuite.engines.apps.simulate import simulate
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "resume", "run"]
+__all__ = ["__version__", "resume", "run", "simulate"]

@@ -42,6 +42,10 @@ class Recorder(Callback):
 
     @override
     def on_round_end(self, state: RunState, report: RoundReport) -> None:
+        self.record(report)
+
+    def record(self, report: RoundReport) -> None:
+        """Append what a round reports."""
         server_round = report.server_round
         rows = [
             self._bounded({"round": server_round, "phase": phase.phase, **row})

@@ -163,6 +163,50 @@ def run(
 
 
 @app.command()
+def simulate(
+    folder: Annotated[
+        Path, typer.Argument(help="Folder of a Flower app, or a bundle (.fab).")
+    ],
+    num_supernodes: Annotated[
+        int, typer.Option(help="Nodes; 0 is what the app says, else 10.")
+    ] = 0,
+    run_config: Annotated[
+        str,
+        typer.Option(help="Overrides in Flower's syntax, \"lr=0.1 name='a'\", or a .toml."),
+    ] = "",
+    workers: Annotated[
+        int, typer.Option(help="Processes that the nodes live in; 1 is this one.")
+    ] = 1,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="Seed of random, NumPy, torch and the node ids; else the app's."),
+    ] = None,
+    drop_out: Annotated[
+        float, typer.Option(help="Probability that a node answers nothing in a round.")
+    ] = 0.0,
+    straggler: Annotated[
+        float, typer.Option(help="Probability that a node's training comes too late.")
+    ] = 0.0,
+    report: Annotated[
+        Path | None, typer.Option(help="Folder for what replies held; see `report`.")
+    ] = None,
+) -> None:
+    """Run any Flower app, unchanged, in this process: no Ray, no SuperLink."""
+    from fedsuite.engines.apps.simulate import simulate_app
+
+    simulate_app(
+        folder,
+        num_supernodes=num_supernodes,
+        run_config=run_config,
+        workers=workers,
+        seed=seed,
+        drop_out=drop_out,
+        straggler=straggler,
+        report=report,
+    )
+
+
+@app.command()
 def resume(
     run: Annotated[Path, typer.Argument(help="Folder of the run.")],
     engine: EngineOption = None,

@@ -7,7 +7,7 @@ clients, or the process.
 
 import hashlib
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -52,18 +52,27 @@ def torch_stream(
 
 
 @contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Seed the CPU's global generators inside the block, for code that is not fedsuite's.
+def seeded(seed: int, gpus: Sequence[int] = ()) -> Iterator[None]:
+    """Seed the global generators inside the block, for code that is not fedsuite's.
 
     The generators of torch, NumPy and Python are then as before. No other thread may draw
     from them meanwhile.
+
+    Parameters
+    ----------
+    seed
+        The seed.
+    gpus
+        GPUs whose generators are seeded too.
     """
     import torch
 
     of_numpy, of_python = np.random.get_state(), random.getstate()
-    with torch.random.fork_rng(devices=[]):
-        # torch.manual_seed would reseed GPUs for good.
+    with torch.random.fork_rng(devices=gpus):
+        # torch.manual_seed would reseed all GPUs for good.
         torch.default_generator.manual_seed(seed)
+        for gpu in gpus:
+            torch.cuda.default_generators[gpu].manual_seed(seed)
         np.random.seed(seed % (1 << 32))
         random.seed(seed)
         try:
@@ -71,3 +80,13 @@ def seeded(seed: int) -> Iterator[None]:
         finally:
             np.random.set_state(of_numpy)
             random.setstate(of_python)
+
+
+def all_gpus() -> Sequence[int]:
+    """Return the GPUs that torch sees, made ready to be seeded."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return ()
+    torch.cuda.init()
+    return range(torch.cuda.device_count())

@@ -16,11 +16,12 @@ SERVER_NODE = 1
 
 
 @contextmanager
-def flower_identity() -> Iterator[None]:
+def flower_identity(run_id: int = 1) -> Iterator[None]:
     """Set the identity for Flower's messages inside the block."""
     names = ("_run_id", "_node_id", "_task_id")
     before = {name: getattr(TaskIdentity, name) for name in names}
-    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, SERVER_NODE, 1
+    TaskIdentity.run_id, TaskIdentity.node_id = run_id, SERVER_NODE
+    TaskIdentity.task_id = 1
     try:
         yield
     finally:
