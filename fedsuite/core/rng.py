@@ -88,5 +88,5 @@ def all_gpus() -> Sequence[int]:
 
     if not torch.cuda.is_available():
         return ()
-    torch.cuda.init()
+    torch.cuda.init()  # type: ignore[no-untyped-call]
     return range(torch.cuda.device_count())

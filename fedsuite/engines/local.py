@@ -121,8 +121,15 @@ class LocalGrid(Grid):
         return [message.metadata.message_id for message in sent]
 
     @override
-    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        return [self._replies.pop(key) for key in message_ids if key in self._replies]
+    def pull_messages(  # type: ignore[override]
+        self,
+        reply_to_message_ids: Iterable[str] | None = None,
+        *,
+        message_ids: Iterable[str] | None = None,
+    ) -> list[Message]:
+        # Flower 1.43 has the first name, the versions before have the second.
+        wanted = list(reply_to_message_ids or message_ids or ())
+        return [self._replies.pop(key) for key in wanted if key in self._replies]
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None

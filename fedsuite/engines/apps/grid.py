@@ -142,7 +142,7 @@ class AppGrid(Grid):
         return [message.metadata.message_id for message in pushed]
 
     @override
-    def pull_messages(
+    def pull_messages(  # type: ignore[override]
         self,
         reply_to_message_ids: Iterable[str] | None = None,
         *,

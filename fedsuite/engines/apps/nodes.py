@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar, cast
 
 from flwr.app import (
     ArrayRecord,
@@ -26,6 +26,8 @@ from fedsuite.core.keys import Value
 from fedsuite.core.rng import all_gpus, seeded, stream_seed
 
 logger = logging.getLogger("flwr")
+
+_Entry = TypeVar("_Entry")
 
 
 class Answer(NamedTuple):
@@ -164,9 +166,12 @@ def own_copy(content: RecordDict | None) -> RecordDict:
             for key, array in record.items():
                 arrays[key] = array
             copy[name] = arrays
+        elif isinstance(record, MetricRecord):
+            copy[name] = MetricRecord({key: _unshared(v) for key, v in record.items()})
         else:
-            kind = MetricRecord if isinstance(record, MetricRecord) else ConfigRecord
-            copy[name] = kind(
-                {k: list(v) if isinstance(v, list) else v for k, v in record.items()}
-            )
+            copy[name] = ConfigRecord({key: _unshared(v) for key, v in record.items()})
     return copy
+
+
+def _unshared(value: _Entry) -> _Entry:
+    return cast(_Entry, list(value)) if isinstance(value, list) else value

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 from fedsuite.core.errors import FedsuiteError, RunError
 from fedsuite.core.own_process import with_fedsuite
@@ -135,13 +135,13 @@ class _Worker:
         )
 
 
-def _write(file: BinaryIO, data: bytes) -> None:
+def _write(file: IO[bytes], data: bytes) -> None:
     file.write(_LENGTH.pack(len(data)))
     file.write(data)
     file.flush()
 
 
-def _read(file: BinaryIO) -> bytes | None:
+def _read(file: IO[bytes]) -> bytes | None:
     """Return the next data, None at the end."""
     length = file.read(_LENGTH.size)
     if len(length) < _LENGTH.size:
@@ -151,7 +151,7 @@ def _read(file: BinaryIO) -> bytes | None:
     return data if len(data) == size else None
 
 
-def _serve(requests: BinaryIO, replies: BinaryIO) -> None:
+def _serve(requests: IO[bytes], replies: IO[bytes]) -> None:
     """Answer messages until the parent closes the pipe."""
     line = _read(requests)
     if line is None:
