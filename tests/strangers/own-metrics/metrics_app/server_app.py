@@ -32,7 +32,7 @@ def worst_of_all(records: list[RecordDict], weighting_metric_name: str) -> Metri
         {
             "rows": sum(metrics[weighting_metric_name] for metrics in found),
             "worst-error": max(metrics["worst-error"] for metrics in found),
-            "worst-node": int(np.argmax([metrics["worst-error"] for metrics in found])),
+            "nodes": len(found),
         }
     )
 
