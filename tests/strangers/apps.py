@@ -258,6 +258,10 @@ def tables(log: str) -> dict[str, dict[int, dict[str, str]]]:
     return found
 
 
+_UNALIKE = ("README.md", "adapter_config.json")
+"""Files of peft, which write sets of names in whatever order they come."""
+
+
 def left_in(folder: Path) -> dict[str, Any]:
     """Read the files that an app left in the folder in which it worked."""
     readers: dict[str, Callable[[Path], Any]] = {
@@ -273,7 +277,7 @@ def left_in(folder: Path) -> dict[str, Any]:
     return {
         str(path.relative_to(folder)): readers.get(path.suffix, Path.read_text)(path)
         for path in sorted(folder.rglob("*"))
-        if path.is_file()
+        if path.is_file() and path.name not in _UNALIKE
     }
 
 
@@ -289,7 +293,7 @@ def _row(line: str) -> list[Any]:
 def summary(left: Any) -> Any:
     """Return what a run left behind with the norms of arrays in place of them."""
     if isinstance(left, dict):
-        return {key: summary(value) for key, value in left.items() if key[-3:] != ".md"}
+        return {key: summary(value) for key, value in left.items()}
     if isinstance(left, np.ndarray):
         return [*left.shape, float(np.linalg.norm(left.astype(float)))]
     return left
