@@ -71,7 +71,7 @@ def test_two_workers_change_nothing(app: StrangerApp, tmp_path: Path) -> None:
     seed = None if app.seeds else 1
     one = simulated(app, tmp_path / "one", seed=seed)
     two = simulated(app, tmp_path / "two", seed=seed, workers=2)
-    assert difference(one, two) == 0
+    assert difference(one, two) <= TOLERANCES.get(app.name, 0)
 
 
 @pytest.fixture(scope="module")
