@@ -64,11 +64,15 @@ def seeded(seed: int, gpus: Sequence[int] = ()) -> Iterator[None]:
     seed
         The seed.
     gpus
-        GPUs whose generators are seeded too.
+        GPUs whose generators are seeded too, and whose convolutions repeat their sums.
     """
     import torch
 
     of_numpy, of_python = np.random.get_state(), random.getstate()
+    cudnn = torch.backends.cudnn
+    of_cudnn = cudnn.deterministic, cudnn.benchmark
+    if gpus:
+        cudnn.deterministic, cudnn.benchmark = True, False
     with torch.random.fork_rng(devices=gpus):
         # torch.manual_seed would reseed all GPUs for good.
         torch.default_generator.manual_seed(seed)
@@ -81,6 +85,7 @@ def seeded(seed: int, gpus: Sequence[int] = ()) -> Iterator[None]:
         finally:
             np.random.set_state(of_numpy)
             random.setstate(of_python)
+            cudnn.deterministic, cudnn.benchmark = of_cudnn
 
 
 class OwnStreams:
