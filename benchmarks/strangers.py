@@ -101,7 +101,8 @@ def main() -> None:
         for app in (app for app in SIMULATED if app.name in wanted):
             left, row = compared(app, flowers)
             rows.append(row)
-            by_flower[app.name] = summary(left)
+            if app.seeds:
+                by_flower[app.name] = summary(left)
             print(*row, sep=", ", file=sys.stderr)
     with arguments.output.open("w", newline="") as file:
         csv.writer(file).writerows([COLUMNS, *rows])

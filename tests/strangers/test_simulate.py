@@ -1,5 +1,6 @@
 """The strangers' apps, unchanged, by ``fedsuite simulate`` and by ``flwr run``."""
 
+import csv
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from tests.strangers.apps import (
     summary,
 )
 
+ROOT = Path(__file__).parents[2]
 BY_FLOWER = json.loads((Path(__file__).parent / "by_flower.json").read_text())
 """What each app left behind under ``flwr run``; ``benchmarks/strangers.py`` writes it."""
 
@@ -42,6 +44,17 @@ def test_an_unchanged_app_leaves_what_it_left_under_flwr_run(
     app.skip_unless_installed()
     left = simulated(app, tmp_path / "here")
     assert difference(summary(left), BY_FLOWER[app.name]) < 0.01
+
+
+def test_nested_config_is_overridden_and_each_wrapper_of_privacy_trains(
+    tmp_path: Path,
+) -> None:
+    models = []
+    for side in ("none", "server", "client", "adaptive", "local"):
+        left = simulated(PRIVATE, tmp_path / side, run_config={"privacy": {"side": side}})
+        models.append(left["final_model.npz"]["weight"])
+    assert all(1 < np.linalg.norm(model) < 20 for model in models)
+    assert len({model.tobytes() for model in models}) == 5
 
 
 def final_bits(left: dict[str, Any]) -> list[bytes]:
@@ -116,3 +129,17 @@ def test_differences_are_seen() -> None:
     ):
         assert difference(left, other) > 0.1
         assert difference(other, left) > 0.1
+
+
+def test_the_page_has_the_table_of_the_runs() -> None:
+    """And each app that seeds its draws was within its tolerance, unchanged."""
+    text = (ROOT / "benchmarks" / "results" / "strangers.csv").read_text()
+    page = (ROOT / "docs" / "how-to" / "simulate.md").read_text()
+    rows = {row["app"]: row for row in csv.DictReader(text.splitlines())}
+    assert set(rows) == {app.name for app in SIMULATED}
+    for app in SIMULATED:
+        row = rows[app.name]
+        assert f"| {' | '.join(row.values())} |" in page
+        assert row["lines changed"] == "0"
+        if app.seeds:
+            assert float(row["largest difference"]) <= TOLERANCES.get(app.name, 0)
