@@ -33,7 +33,7 @@ def main(grid: Grid, context: Context) -> None:
             )
         case "adaptive":
             strategy = DifferentialPrivacyClientSideAdaptiveClipping(
-                strategy, 1.0, sampled, initial_clipping_norm=norm
+                strategy, noise, sampled, initial_clipping_norm=norm
             )
 
     np.random.seed(7)  # the noise of the server
