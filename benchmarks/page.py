@@ -27,6 +27,9 @@ from measuring.tables import (
 
 CASES = ("f1", "f2", "f3", "f4", "f5", "blazefl", "blazefl_resnet")
 OTHERS = ("cohorts", "noop", "startup", "memory", "million", "apfl")
+SIMULATED = ("f1", "f2", "f5")
+"""Cases of ``results/simulate_CASE.json``, in which ``fedsuite simulate`` was measured."""
+
 GLANCE = (
     "local",
     "local-2",
@@ -135,6 +138,30 @@ def case_table(results: Mapping[str, Any]) -> str:
     )
 
 
+def simulate_table() -> str:
+    """Return what a round of an unchanged app takes, beside a loop with its code."""
+    header = ("case", "hand-loop, s", "simulate, s", "flower, s")
+    over = ("simulate / hand-loop", "in CPU s", "flower / simulate")
+    rows, notes = [], []
+    for case in SIMULATED:
+        if not (results := read(f"simulate_{case}")):
+            continue
+        runs = [ArmRun.of(row) for row in results["runs"]]
+        loop, ours, theirs = (
+            middle(runs, arm, "seconds") for arm in ("hand-loop", "simulate", "flower")
+        )
+        cpu = middle(runs, "simulate", "cpu") / middle(runs, "hand-loop", "cpu")
+        seconds = (f"{value:.4f}" for value in (loop, ours, theirs))
+        ratios = (f"{value:.2f}" for value in (ours / loop, cpu, theirs / ours))
+        rows.append((case, *seconds, *ratios))
+        repeats = max(map(len, by_arm(runs).values()))
+        rounds = results["settings"]["num-rounds"]
+        notes.append(f"{case}: {rounds} rounds, {repeats} repeats")
+        facts = where(results["facts"])
+    table = markdown((*header, *over), rows)
+    return f"{table}\n\n{note('; '.join([*notes, facts]))}"
+
+
 def glance_table(ratios: Mapping[str, Mapping[str, float]]) -> str:
     """Return the table of all cases, seconds of a round over the floor's."""
     rows = [
@@ -179,6 +206,7 @@ def all_tables() -> dict[str, str]:
     for name in OTHERS:
         if results := read(name):
             tables[name] = f"{results['table']}\n\n{note(where(results['where']))}"
+    tables["simulate"] = simulate_table()
     tables["targets"] = targets_table(measured())
     tables["glance"] = glance_table(all_ratios())
     return tables

@@ -26,6 +26,7 @@ from measuring.arms import (
     EXPERIMENTS,
     PACKAGES,
     PEERS,
+    SIMULATED,
     TWICE,
     environment,
     is_method,
@@ -56,10 +57,11 @@ clients and mini-batches. F4's clients have two classes each, and after 50 round
 accuracy still moves by several points from round to round; BlazeFL's own case ends after
 a few rounds of such clients."""
 
+STOCK = "flower,simulate,hand-loop"
 BLAZEFL = "blazefl-process,blazefl-thread"
 DEFAULT_ARMS = {
-    "f1": f"floor,local,local-2,ray,flower,pfl,{BLAZEFL}",
-    "f3": f"floor,local,local-2,local-twice,ray,flower,pfl,{BLAZEFL}",
+    "f1": f"floor,local,local-2,ray,{STOCK},pfl,{BLAZEFL}",
+    "f3": f"floor,local,local-2,local-twice,ray,{STOCK},pfl,{BLAZEFL}",
     "f4": f"floor,local,local-2,local-twice,ray,flower,pfl,{BLAZEFL},"
     "fedeba-plus,fedakd,fedal",
     "blazefl": f"floor,local,local-2,{BLAZEFL}",
@@ -89,10 +91,12 @@ def usable(
             print(f"{arm} skipped: give --{PACKAGES[arm]}-python", file=sys.stderr)
         elif arm == "local-2" and not facts["workers-key"]:
             print("local-2 skipped: this fedsuite has no key workers", file=sys.stderr)
-        elif arm in {*ENGINES, *PEERS, TWICE} or is_method(case, arm):
+        elif arm in {*ENGINES, *PEERS, *SIMULATED, TWICE} or is_method(case, arm):
             chosen.append(arm)
         else:
-            raise SystemExit(f"no arm {arm!r}: {', '.join([*PEERS, *SAME_BITS])}, a method")
+            raise SystemExit(
+                f"no arm {arm!r}: {', '.join([*PEERS, *SIMULATED, *SAME_BITS])}, a method"
+            )
     return chosen
 
 
@@ -131,7 +135,7 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
     case = Path(arguments.case)
     if not case.is_file():
         case = EXPERIMENTS / f"{arguments.case}.toml"
-    default = DEFAULT_ARMS.get(case.stem, "floor,local,local-2,ray,flower,pfl")
+    default = DEFAULT_ARMS.get(case.stem, f"floor,local,local-2,ray,{STOCK},pfl")
     wanted = (arguments.arms or default).split(",")
     settings = [*arguments.set]
     if arguments.data_dir:

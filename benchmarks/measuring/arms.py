@@ -1,5 +1,6 @@
 """The arms of a comparison: the command that each is, and where it leaves its model."""
 
+import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,12 +24,16 @@ TWICE = "local-twice"
 
 PEERS: dict[str, tuple[str, ...]] = {
     "floor": ("floor",),
+    "hand-loop": ("hand_loop",),
     "flower": ("stock_flower",),
     "pfl": ("pfl_loop",),
     "blazefl-process": ("blazefl_loop", "process"),
     "blazefl-thread": ("blazefl_loop", "thread"),
 }
 """Arms that are modules of ``peers``, and their first arguments."""
+
+SIMULATED = {"simulate": 1, "simulate-2": 2}
+"""Arms that are ``fedsuite simulate`` with the app of the arm ``flower``: workers."""
 
 PACKAGES = {"pfl": "pfl", "blazefl-process": "blazefl", "blazefl-thread": "blazefl"}
 """Peers that run in an environment of their own, which has this package."""
@@ -74,7 +79,7 @@ def method_file(case: Path, arm: str) -> Path:
 
 def is_method(case: Path, arm: str) -> bool:
     """Return whether an arm is another method of a case."""
-    known = {*ENGINES, *PEERS, TWICE}
+    known = {*ENGINES, *PEERS, *SIMULATED, TWICE}
     return arm not in known and method_file(case, arm).is_file()
 
 
@@ -136,6 +141,25 @@ def peer_arm(name: str, prepared: Path, folder: Path, python: str) -> Arm:
     return Arm(command, folder / "rounds.jsonl", folder / "model.npz")
 
 
+def simulated_arm(workers: int, prepared: Path, folder: Path) -> Arm:
+    """Return ``fedsuite simulate`` with the app of stock Flower's arm, one node a client.
+
+    Parameters
+    ----------
+    workers
+        Processes of the nodes.
+    prepared, folder
+        What it reads, and what it writes into.
+    """
+    settings = json.loads((prepared / "settings.json").read_text())
+    command = (
+        *(sys.executable, "-m", "fedsuite", "simulate", str(BENCHMARKS / "peers")),
+        *("--num-supernodes", str(settings["num-clients"]), "--workers", str(workers)),
+        *("--run-config", f"prepared='{prepared}' output='{folder}'"),
+    )
+    return Arm(command, folder / "rounds.jsonl", folder / "model.npz")
+
+
 def make_arm(
     name: str, case: Path, prepared: Path, folder: Path, pythons: Mapping[str, str]
 ) -> Arm:
@@ -144,7 +168,8 @@ def make_arm(
     Parameters
     ----------
     name
-        An engine, a peer, :data:`TWICE`, or another method of the case.
+        An engine, a peer, one of :data:`SIMULATED`, :data:`TWICE`, or another method of
+        the case.
     case
         The case's experiment file.
     prepared, folder
@@ -155,6 +180,8 @@ def make_arm(
     if name in PEERS:
         python = pythons[PACKAGES[name]] if name in PACKAGES else sys.executable
         return peer_arm(name, prepared, folder, python)
+    if name in SIMULATED:
+        return simulated_arm(SIMULATED[name], prepared, folder)
     if name == TWICE:
         return twice_arm(prepared / "experiment.toml", folder)
     if name in ENGINES:

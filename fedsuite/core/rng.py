@@ -7,9 +7,10 @@ clients, or the process.
 
 import hashlib
 import random
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -85,6 +86,52 @@ def seeded(seed: int, gpus: Sequence[int] = ()) -> Iterator[None]:
             np.random.set_state(of_numpy)
             random.setstate(of_python)
             cudnn.deterministic, cudnn.benchmark = of_cudnn
+
+
+class OwnStreams:
+    """Global generators of code that shares the process with other code, as a block.
+
+    Inside the block the generators of Python, NumPy and torch go on from where the last
+    such block left them, at first from the system's entropy. Behind it they are as before.
+    Those of GPUs are left alone.
+    """
+
+    def __init__(self) -> None:
+        self._own: _States | None = None
+
+    def __enter__(self) -> None:
+        self._others = _states()
+        if self._own is None:
+            random.seed()
+            np.random.seed()
+            if torch := sys.modules.get("torch"):
+                torch.default_generator.seed()
+        else:
+            _set_states(self._own)
+
+    def __exit__(self, *_: object) -> None:
+        self._own = _states()
+        _set_states(self._others)
+
+
+class _States(NamedTuple):
+    python: Any
+    numpy: Any
+    torch: Any
+
+
+def _states() -> _States:
+    # Whoever has not imported torch draws nothing from it.
+    torch = sys.modules.get("torch")
+    of_torch = torch and torch.default_generator.get_state()
+    return _States(random.getstate(), np.random.get_state(), of_torch)
+
+
+def _set_states(states: _States) -> None:
+    random.setstate(states.python)
+    np.random.set_state(states.numpy)
+    if states.torch is not None:
+        sys.modules["torch"].default_generator.set_state(states.torch)
 
 
 def all_gpus() -> Sequence[int]:

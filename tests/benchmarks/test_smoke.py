@@ -12,7 +12,7 @@ from measuring.compare import fingerprint, judge, read_model
 from measuring.prepare import prepare, resolve
 from measuring.watch import WatchedFailure, watch
 from measuring.work import Counter, work_of_a_round
-from peers import floor
+from peers import floor, hand_loop
 from peers.prepared import Prepared, save_model
 from torch import nn
 
@@ -50,6 +50,30 @@ def test_the_floor_ends_with_the_bits_of_the_local_engine(values, tmp_path):
     assert judge(prepared, tmp_path / "model.npz") == ours
     assert ours["accuracy"] == pytest.approx(run.column("evaluate_accuracy")[1][-1])
     assert len((tmp_path / "rounds.jsonl").read_text().splitlines()) == 2
+
+
+def test_a_loop_by_hand_has_the_code_of_the_unchanged_app(tmp_path):
+    """With all clients in each round, and seeds alike but for who draws what."""
+    whole = {"clients-per-round": 7, "num-rounds": 9, "learning-rate": 0.3}
+    experiment = Experiment.from_values(
+        {**DIGITS, "evaluate-every": 9, "model": "linear", **whole}
+    )
+    prepare(experiment, tmp_path)
+    judged = []
+    for name in ("simulate", "hand-loop"):
+        folder = tmp_path / name
+        folder.mkdir()
+        if name == "simulate":
+            config = {"prepared": str(tmp_path), "output": str(folder)}
+            app = EXPERIMENTS.parent / "peers"
+            fedsuite.simulate(app, num_supernodes=7, run_config=config, seed=0)
+        else:
+            torch.manual_seed(0)
+            save_model(folder, hand_loop.run(Prepared(tmp_path), folder))
+        assert len((folder / "rounds.jsonl").read_text().splitlines()) == 9
+        judged.append(judge(Prepared(tmp_path), folder / "model.npz")["accuracy"])
+    assert judged[0] == pytest.approx(judged[1], abs=0.05)
+    assert judged[0] > 0.7
 
 
 def test_a_fingerprint_sees_one_bit(tmp_path):

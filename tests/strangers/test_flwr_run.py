@@ -1,13 +1,13 @@
 """The strangers' apps, changed as their page says, under ``flwr run`` and Ray."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from fedsuite.core.errors import RunError
-from fedsuite.engines.flower import ask_outcome, connect, follow_run, start_superlink
-from fedsuite.engines.processes import POLL_INTERVAL, World
+from fedsuite.engines.processes import World
 from tests.strangers.apps import (
     APPS,
     LOOP,
@@ -16,6 +16,7 @@ from tests.strangers.apps import (
     NUMPY,
     PYTORCH,
     SKLEARN,
+    Flowers,
     StrangerApp,
     changes_for,
     swap,
@@ -23,7 +24,6 @@ from tests.strangers.apps import (
     write_changed,
 )
 
-FEDERATION = "num-supernodes=2 client-resources-num-cpus=1 client-resources-num-gpus=0.0"
 STRATEGIES = ("FedAvg", "FedEBA", "PracFedEBAPlus", "FedProx")
 SAMPLE = (
     (PYTORCH, "PracFedEBAPlus"),
@@ -51,19 +51,7 @@ Submit = Callable[[Path], str]
 def submit() -> Iterator[Submit]:
     """Give a function that runs an app on one SuperLink and returns the run's log."""
     with World("") as world:
-        world.environment.setdefault(POLL_INTERVAL, "0.5")
-        superlink = start_superlink(world, ["--simulation"])
-        connect(world, superlink)
-
-        def run(app: Path) -> str:
-            lines: list[str] = []
-            options = ["--federation-config", FEDERATION]
-            follow_run(world, app, lines.append, superlink.program.check_alive, options)
-            outcome = ask_outcome(world)
-            assert outcome is not None and outcome.completed
-            return "\n".join(lines)
-
-        yield run
+        yield partial(Flowers(world).run, nodes=2)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run as FlowerRun
 from typing_extensions import override
 
+from fedsuite.core.rng import OwnStreams
 from fedsuite.engines.apps.nodes import Answer, Federation, Nodes, own_copy
 from fedsuite.messages.records import EVALUATE, TRAIN
 from fedsuite.training.fault_plan import FaultPlan
@@ -55,18 +56,23 @@ class NodesHere:
         self._nodes = nodes
         # Legacy strategies send from several threads.
         self._lock = threading.Lock()
+        # In Flower the server is another process, which draws from its own.
+        self._streams = OwnStreams()
 
     def answers(self, messages: Sequence[Sent]) -> Iterator[tuple[Sent, Answer]]:
         """Yield each message with its node's answer."""
-        for sent in messages:
-            message = copy.copy(sent.message)
-            if message.has_content():
-                message.content = own_copy(message.content)
-            with self._lock:
-                answer = self._nodes.answer(message, sent.partition)
-            if answer.reply.has_content():
-                answer.reply.content = own_copy(answer.reply.content)
-            yield sent, answer
+        with self._lock, self._streams:
+            answers = [self._answer(sent) for sent in messages]
+        yield from zip(messages, answers, strict=True)
+
+    def _answer(self, sent: Sent) -> Answer:
+        message = copy.copy(sent.message)
+        if message.has_content():
+            message.content = own_copy(message.content)
+        answer = self._nodes.answer(message, sent.partition)
+        if answer.reply.has_content():
+            answer.reply.content = own_copy(answer.reply.content)
+        return answer
 
 
 class Watcher(Protocol):

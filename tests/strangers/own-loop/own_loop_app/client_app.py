@@ -1,5 +1,6 @@
 """The ClientApp."""
 
+import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -17,6 +18,7 @@ def train(msg: Message, context: Context):
     node = context.node_config
     (images, labels), _ = load_data(node["partition-id"], node["num-partitions"])
 
+    torch.manual_seed(node["partition-id"])
     epochs, lr = context.run_config["local-epochs"], msg.content["config"]["lr"]
     train_loss = train_fn(model, images, labels, epochs, lr)
 

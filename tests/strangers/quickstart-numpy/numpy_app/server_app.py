@@ -1,5 +1,6 @@
 """The ServerApp."""
 
+import numpy as np
 from flwr.app import Array, ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
@@ -17,12 +18,15 @@ def main(grid: Grid, context: Context) -> None:
 
     strategy = FedAvg(fraction_evaluate=1.0)
 
-    strategy.start(
+    result = strategy.start(
         grid=grid,
         initial_arrays=arrays,
         num_rounds=num_rounds,
         evaluate_fn=global_evaluate,
     )
+
+    model = {name: array.numpy() for name, array in result.arrays.items()}
+    np.savez("final_model.npz", **model)
 
 
 def global_evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:

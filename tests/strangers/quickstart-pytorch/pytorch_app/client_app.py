@@ -20,6 +20,7 @@ def train(msg: Message, context: Context):
     partition_id = context.node_config["partition-id"]
     num_partitions = context.node_config["num-partitions"]
     batch_size = context.run_config["batch-size"]
+    torch.manual_seed(partition_id)
     trainloader, _ = load_data(partition_id, num_partitions, batch_size)
 
     train_loss = train_fn(

@@ -16,6 +16,7 @@ def main(grid: Grid, context: Context) -> None:
     num_rounds: int = context.run_config["num-server-rounds"]
     lr: float = context.run_config["learning-rate"]
 
+    torch.manual_seed(0)
     global_model = Net()
     arrays = ArrayRecord(global_model.state_dict())
 

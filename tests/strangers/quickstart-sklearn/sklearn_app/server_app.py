@@ -1,5 +1,6 @@
 """The ServerApp."""
 
+import numpy as np
 from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
@@ -33,6 +34,7 @@ def main(grid: Grid, context: Context) -> None:
 
     ndarrays = result.arrays.to_numpy_ndarrays()
     set_model_params(model, ndarrays)
+    np.savez("final_model.npz", coef=model.coef_, intercept=model.intercept_)
 
 
 def global_evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
