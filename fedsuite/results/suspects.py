@@ -81,7 +81,7 @@ _ENOUGH = 4
 """With fewer clients one may own more than half of the average."""
 
 _FEWEST = 3
-"""Replies of a round with fewer are compared with those of the rounds around it."""
+"""Updates of a round with fewer are compared with those of the rounds around it."""
 
 _SMALL = 0.25
 """Share of a metric's first median that is added to it: near 0 all ratios are large."""
@@ -115,6 +115,8 @@ class Suspect:
 
     Parameters
     ----------
+    rounds
+        Rounds in which it was to train, or was odd.
     grounds
         Ground to how odd the client was by it, of each of its rounds in which it was.
     """
@@ -130,6 +132,7 @@ class Suspect:
     def add(self, ground: str, server_round: int, odd: float) -> None:
         """Take note of a ground; nothing that is not odd."""
         if odd > 0:
+            self.rounds.add(server_round)
             self.grounds.setdefault(ground, {})[server_round] = odd
 
     @property
@@ -204,16 +207,25 @@ def suspects(run: Run) -> list[Suspect]:
         replies, named = rows.get(place, {}), told.get(place, {})
         missing = {k for g in ("refused", "absent") for k in named.get(g, ())} - {*replies}
         asked = {*replies, *missing}
-        for client in asked:
-            clients[client].rounds.add(place.server_round)
+        if place.phase == TRAIN:
+            for client in asked:
+                clients[client].rounds.add(place.server_round)
         for ground in ("refused", "absent", "bounded", "repeated", "impossible"):
             whom = named.get(ground, set())
             alone = whom & missing if ground in ("refused", "absent") else whom & asked
-            if ground == "bounded" or 2 * len(alone) < len(asked):
+            alike, those = alone, asked
+            if len(asked) < _FEWEST:
+                # So few say nothing of each other: all rounds do.
+                alike = {
+                    k for by_ground in told.values() for k in by_ground.get(ground, ())
+                }
+                those = {*clients}
+            if ground == "bounded" or 2 * len(alike) < len(those):
                 for client in alone:
                     odd = 0.5 if ground in ("absent", "bounded") else 1.0
                     clients[client].add(ground, place.server_round, odd)
-        for client in _lacking(replies) - named.get("left out", set()):
+        left_out = named.get("left out", set()) | named.get("impossible", set())
+        for client in _lacking(replies) - left_out:
             clients[client].add("lacking", place.server_round, 1.0)
         if place.phase == TRAIN:
             for client, odd in _heavy(replies):
@@ -292,6 +304,9 @@ def _far_numbers(rows: Mapping[Place, Rows]) -> Iterator[tuple[str, Client, int,
     for place in sorted(rows):
         around = _around(place, rows)
         for name in _columns(rows[place]):
+            if name != LENGTH and len(rows[place]) < _FEWEST:
+                # Another round's model gives other losses.
+                continue
             kind = place.phase, name
             values = [value for own in around for value in _values(own, name).values()]
             median = _median(values)
@@ -307,11 +322,15 @@ def _far_numbers(rows: Mapping[Place, Rows]) -> Iterator[tuple[str, Client, int,
     for (phase, name), by_round in distances.items():
         whole = _median(abs(d) for own in by_round.values() for d in own.values())
         for server_round, own in by_round.items():
-            spread = max(whole, _median(map(abs, own.values())))
+            few = len(own) < _FEWEST
+            spread = whole if few else max(whole, _median(map(abs, own.values())))
             allowed = _work(rows[Place(server_round, phase)]) if name == LENGTH else {}
             for client, distance in own.items():
                 free = math.copysign(1.0, distance) * allowed.get(client, 0.0)
                 beyond = max(abs(distance) - max(free, 0.0), 0.0)
+                if few and distance < 0:
+                    # From round to round honest updates shorten too.
+                    continue
                 length = "long" if distance > 0 else "short"
                 ground = length if name == LENGTH else name
                 yield ground, client, server_round, odd_by(beyond, spread)

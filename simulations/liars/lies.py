@@ -316,7 +316,7 @@ class LyingGrid(PromptGrid):
                     # What another act made of the record's other arrays stays.
                     lie = to_arrays(content[key])
                     before = self._before.get((liar, kind + name), {})
-                    content[key] = to_record({**lie, **_counts(lie, act, before)})
+                    content[key] = to_record({**lie, **lied_counts(lie, act, before)})
             elif target.kind == "metric":
                 for record in entry.metrics.values():
                     for name in [n for n in record if target.name in (ALL, n)]:
@@ -459,7 +459,7 @@ def counts_of(arrays: Arrays) -> Arrays:
     return {name: array for name, array in arrays.items() if array.dtype.kind in "iu"}
 
 
-def _counts(arrays: Arrays, act: Act, before: Arrays) -> Arrays:
+def lied_counts(arrays: Arrays, act: Act, before: Arrays) -> Arrays:
     """Return a record's counts as an act has them; the dtype's range holds."""
     made = {}
     for name, own in counts_of(arrays).items():

@@ -44,7 +44,10 @@ def told(path: Path, **experiment: Any) -> None:
         {"round": 1, "kind": "bounded-reply", "phase": "train", "client": 1, "reason": ""},
         {"round": 2, "kind": "rejected-reply", "phase": "train", "client": 2, "reason": ""},
         {"round": 2, "kind": "rejected-reply", "phase": "train", "client": None},
-        {"round": 3, **late, "client": 0, "cause": "late", "reason": ""},
+        *(
+            {"round": 3, **late, "client": k, "cause": "late", "reason": ""}
+            for k in range(3)
+        ),
     ]
     folder.append("events", events)
     folder.finish("finished")
@@ -59,12 +62,12 @@ def test_table(analyse: Any, tmp_path: Path) -> None:
     assert [row["client"] for row in rows] == ["2", "1", "0"]
     refused, bounded, fine = rows
     assert (refused["rounds"], refused["refused %"], refused["bounded %"]) == (
-        *("2", "50.0"),
+        *("3", str(100 * (1 / 3))),
         "0.0",
     )
-    assert (bounded["refused %"], bounded["bounded %"]) == ("0.0", "50.0")
+    assert (bounded["refused %"], bounded["bounded %"]) == ("0.0", str(100 * (1 / 3)))
     assert (bounded["length, median"], bounded["length, largest"]) == ("1.2", "1.2")
-    # Its reply of round 3 was late, as was everybody's.
+    # All replies of round 3 were late.
     assert (fine["rounds"], fine["refused %"], fine["absent %"]) == ("3", "0.0", "0.0")
     assert (refused["because"], fine["because"]) == ("refused in 1, long in 1", "")
     assert (fine["weight, mean"], fine["examples, largest"]) == ("", "5.0")
