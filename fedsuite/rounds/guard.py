@@ -68,8 +68,8 @@ Amounts = dict[str, float]
 Origins = Mapping[str, Arrays]
 """What each model of a reply was before training, by its record."""
 
-Tell = Callable[[int, str], None]
-"""Hears of a client and of what was changed in its reply."""
+Tell = Callable[[int | None, str], None]
+"""Hears of what was changed in a reply, and of its client; None where none is to blame."""
 
 
 @dataclass(frozen=True)
@@ -324,22 +324,25 @@ class Guard(Stage):
         for kind, amount in amounts.items():
             pool = self._pool(kind, reply)
             said = self._said.get(pool, ())
+            came = lower_median(said) if len(said) >= FEWEST else 0.0
             if kind == EXAMPLES:
                 limit = self.max_examples
-                median = usual = lower_median(said) if len(said) >= FEWEST else math.inf
+                median = usual = came or math.inf
             else:
                 limit = self.max_update_norm
                 median, usual = self._usual(pool, said, origins.get(kind))
-                usual *= self._work_of(reply.client_id)
+                work = self._work_of(reply.client_id)
+                usual, came = usual * work, came * work
             counts = limit.of(amount, median, usual)
             if counts >= amount:
                 continue
             reply = self._with(reply, kind, counts, amount, origins)
             of_round = "" if median == math.inf else f": the round's median is {median:g}"
-            self.tell(
-                reply.client_id,
-                f"{_named(kind)} {amount:g} counts as {counts:g}{of_round}",
-            )
+            change = f"{_named(kind)} {amount:g} counts as {counts:g}{of_round}"
+            if limit.believed < math.inf and amount <= limit.believed * came:
+                self.tell(None, f"{change}, and others are as long: none is to blame")
+            else:
+                self.tell(reply.client_id, change)
             self._tell_key("max-examples" if kind == EXAMPLES else "max-update-norm")
         return reply
 

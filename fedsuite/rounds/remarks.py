@@ -90,11 +90,14 @@ class Remarks(Stage):
         rejection = Rejection(self._round, client_id, kind, reason)
         self._report.rejections.append(rejection)
 
-    def bounded(self, client_id: int, change: str) -> None:
-        """Tell of a reply of which less counts than it says."""
+    def bounded(self, client_id: int | None, change: str) -> None:
+        """Tell of a reply of which less counts than it says; of None no client is named."""
         rejection = Rejection(self._round, client_id, Kind.BOUNDED, change)
         self._report.bounded.append(rejection)
-        self._warn(client_id, change)
+        if client_id is None:
+            logger.warning("round %d: a client: %s", self._round, change)
+        else:
+            self._warn(client_id, change)
 
     def _warn(self, client_id: int, text: str, words: str = "%s: %s") -> None:
         name = self._report.names.get(client_id, client_id)

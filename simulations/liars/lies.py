@@ -39,17 +39,18 @@ from fedsuite.messages.replies import once
 from fedsuite.messages.statistics import is_statistic
 from fedsuite.workarounds.prompt_grid import PromptGrid
 
-Kind = Literal["record", "metric", "reply"]
+Kind = Literal["record", "counts", "metric", "reply"]
 
 ALL = "*"
 """Name that stands for all records or all metrics."""
 
 FORMS: Mapping[Kind, tuple[str, ...]] = {
     "record": ("length", "random", "others", "deviation", "fill", "stale"),
+    "counts": ("times", "set", "one", "reversed", "stale"),
     "metric": ("times", "set", "without"),
     "reply": ("absent", "repeated", "stale"),
 }
-"""What is done to what.
+"""What is done to what; counts are a record's arrays of whole numbers, such as of classes.
 
 =========== ======================================================================
 form        what the liar sends
@@ -60,7 +61,9 @@ others      the honest mean plus c medians of its own direction
 deviation   the honest mean plus c standard deviations by coordinate
 fill        c times random signs, as each number
 stale       what it sent in an earlier round
-times, set  c medians, or c, as the metric
+times, set  c medians, or c, as the metric; c times its counts, or c as each
+one         all that its counts add up to in the largest
+reversed    its counts, the last first
 without     all but the metric
 absent      nothing
 repeated    its reply twice
@@ -78,7 +81,9 @@ DATA = ("own", "flipped", "one-class", "trigger")
 PROBE_OF_HONEST = 0.1
 """Length of the direction that an honest client's update gets, in the update's lengths."""
 
-_ACT = re.compile(r"(train|evaluate) (record|metric|reply) ?(\S*): (\S+?)(?: (\S+))? (\w+)")
+_ACT = re.compile(
+    r"(train|evaluate) (record|counts|metric|reply) ?(\S*): (\S+?)(?: (\S+))? (\w+)"
+)
 
 
 class Target(NamedTuple):
@@ -267,7 +272,12 @@ class LyingGrid(PromptGrid):
 
     def _note(self, entry: Entry, phase: str) -> None:
         self.targets.add(Target(phase, "reply"))
-        self.targets |= {Target(phase, "record", name) for name in entry.records}
+        for name, arrays in entry.records.items():
+            counts = counts_of(arrays)
+            if counts:
+                self.targets.add(Target(phase, "counts", name))
+            if len(counts) < len(arrays) or not arrays:
+                self.targets.add(Target(phase, "record", name))
         self.targets |= {
             Target(phase, "metric", name) for m in entry.metrics.values() for name in m
         }
@@ -300,6 +310,13 @@ class LyingGrid(PromptGrid):
                     key = client_record(liar, name)
                     lie = self._record(entry, name, act, honest, draws)
                     content[key] = to_record(lie)
+            elif target.kind == "counts":
+                for name in [n for n in entry.records if target.name in (ALL, n)]:
+                    key = client_record(liar, name)
+                    # What another act made of the record's other arrays stays.
+                    lie = to_arrays(content[key])
+                    before = self._before.get((liar, kind + name), {})
+                    content[key] = to_record({**lie, **lied_counts(lie, act, before)})
             elif target.kind == "metric":
                 for record in entry.metrics.values():
                     for name in [n for n in record if target.name in (ALL, n)]:
@@ -435,6 +452,34 @@ def _entries(sent: Sequence[Message], replies: Sequence[Message]) -> dict[int, E
                 asked[client_id],
             )
     return dict(sorted(found.items()))
+
+
+def counts_of(arrays: Arrays) -> Arrays:
+    """Return the arrays of whole numbers."""
+    return {name: array for name, array in arrays.items() if array.dtype.kind in "iu"}
+
+
+def lied_counts(arrays: Arrays, act: Act, before: Arrays) -> Arrays:
+    """Return a record's counts as an act has them; the dtype's range holds."""
+    made = {}
+    for name, own in counts_of(arrays).items():
+        numbers = own.astype(np.float64)
+        if act.form == "times":
+            numbers = act.c * numbers
+        elif act.form == "set":
+            numbers = np.full_like(numbers, act.c)
+        elif act.form == "one":
+            numbers = np.where(np.arange(own.size) == own.argmax(), numbers.sum(), 0.0)
+        elif act.form == "reversed":
+            numbers = numbers[::-1]
+        else:
+            numbers = before.get(name, own).astype(np.float64)
+        limits = np.iinfo(own.dtype)
+        # The largest number of 64 bits is none of float64's, and its neighbour overflows.
+        most = np.nextafter(float(limits.max), 0.0)
+        whole = np.rint(np.nan_to_num(numbers, nan=0.0))
+        made[name] = np.clip(whole, float(limits.min), most).astype(own.dtype)
+    return made
 
 
 def _change_metric(

@@ -41,6 +41,9 @@ from simulations.liars.thresholds import thresholds
 
 ROUNDS = 6
 
+NOBODY = "nobody"
+"""Who stands out first where no client stands out."""
+
 BASE: Mapping[str, Value] = {
     "partitioner": "dirichlet",
     "dirichlet-alpha": 1.0,
@@ -121,7 +124,8 @@ class Outcome:
     limits
         Thresholds of the strategy, and the bounds of its messages.
     first_suspect
-        ``liar`` or ``honest``: whom ``analyse suspects`` has first; empty of nobody.
+        ``liar``, ``honest`` or ``nobody``: who stands out first in ``analyse suspects``;
+        empty where it cannot tell.
     backdoor
         Share of rows with a trigger that the final model gives the trigger's class.
     """
@@ -296,7 +300,10 @@ def _read(outcome: Outcome, path: Path) -> None:
     except FedsuiteError:
         return
     if ranked:
-        outcome.first_suspect = "liar" if ranked[0].client in outcome.liars else "honest"
+        outcome.first_suspect = NOBODY
+        if ranked[0].because:
+            liar = ranked[0].client in outcome.liars
+            outcome.first_suspect = "liar" if liar else "honest"
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:

@@ -136,7 +136,11 @@ class Climb:
         if aim == "share":
             return Lie((Act(Target(TRAIN, "metric", ALL), "times", 0.99 * limit),))
         form = "length" if aim == "accuracy" else "others"
-        return Lie((Act(Target(TRAIN, "record", ALL), form, -0.99 * limit),))
+        lie = Lie((Act(Target(TRAIN, "record", ALL), form, -0.99 * limit),))
+        if not any(target.kind == "counts" for target in self.targets):
+            return lie
+        counts = Act(Target(TRAIN, "counts", ALL), "times", 0.99 * limit)
+        return replace(lie, acts=(*lie.acts, counts))
 
     def drawn(self) -> Lie:
         """Return any lie."""
@@ -170,7 +174,8 @@ class Climb:
     def _act(self) -> Act:
         phase = EVALUATE if self.draws.random() < 0.15 else TRAIN
         kind = str(self.draws.choice(("record", "metric", "reply"), p=(0.45, 0.45, 0.1)))
-        found = [t for t in self.targets if t.phase == phase and t.kind == kind]
+        kinds = ("record", "counts") if kind == "record" else (kind,)
+        found = [t for t in self.targets if t.phase == phase and t.kind in kinds]
         if not found:
             return self._act()
         target = found[int(self.draws.integers(len(found)))]

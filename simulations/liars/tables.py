@@ -2,6 +2,7 @@
 
 import csv
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -39,6 +40,9 @@ STOPPED_EARLY = "stopped early"
 
 MOST_POINTS = 10.0
 """Points of accuracy that the others may lose against a liar that is absent."""
+
+_MORE, _MOVED = 1.1, 2.0
+"""Times its size's share, and points of the others, from which a lie had an effect."""
 
 _ROUNDING = 0.005
 
@@ -131,6 +135,12 @@ def beyond_what_holds(row: Row) -> Iterator[str]:
         yield f"an honest client is named: {row['named']}"
 
 
+def had_effect(row: Row) -> bool:
+    """Return whether a lie raised the liar's share or moved the others' accuracy."""
+    share = row["share"] and float(row["share"]) > _MORE * float(row["size_share"])
+    return bool(share) or abs(float(row["lost"])) > _MOVED
+
+
 def violations(rows: Sequence[Row]) -> list[str]:
     """Return what is beyond the bounds, one line a run and bound."""
     return [
@@ -173,8 +183,16 @@ def _how_ended(row: Row | None) -> str:
     return "early" if row["ended"] == STOPPED_EARLY else "yes"
 
 
-def told(rows: Sequence[Row]) -> list[str]:
-    """Return the sentences of the page that are made of the rows."""
+def told(rows: Sequence[Row], ranks: bool = True) -> list[str]:
+    """Return the sentences of the page that are made of the rows.
+
+    Parameters
+    ----------
+    rows
+        Rows of the CSV.
+    ranks
+        Whether they tell whom ``analyse suspects`` has first by the rule of today.
+    """
     methods = by_method(rows)
     averaging = {m: own for m, own in methods.items() if is_averaging(m)}
     shares = [row for own in averaging.values() if (row := worst_share(own)) is not None]
@@ -184,7 +202,6 @@ def told(rows: Sequence[Row]) -> list[str]:
     ended = {r["method"] for r in rows if r["ended"] not in ("", STOPPED_EARLY)}
     early = {r["method"] for r in rows if r["ended"] == STOPPED_EARLY}
     named = {r["method"] for r in rows if r["named"]}
-    first = [row["first_suspect"] for row in rows if row["first_suspect"]]
     most = max((float(row["share"]) for row in shares), default=0.0)
     owned = (
         f"- In the {len(averaging)} methods that average models a liar owns at most "
@@ -200,11 +217,17 @@ def told(rows: Sequence[Row]) -> list[str]:
         f"- A lie has an honest client named in {len(named)} methods{_names(named)}.",
         f"{lost}{_names(hurt)}.",
     ]
-    if first:
-        said.append(
-            f"- `analyse suspects` has the liar first in {first.count('liar')} of "
-            f"{len(first)} runs, an honest client in {first.count('honest')}."
-        )
+    ranked = [row for row in rows if row["first_suspect"] and ranks]
+    of_methods = f"of {len({row['method'] for row in ranked})} methods"
+    hurt_by = [row for row in ranked if had_effect(row)]
+    for those, of in ((ranked, of_methods), (hurt_by, "in which it had an effect")):
+        if those:
+            first = Counter(row["first_suspect"] for row in those)
+            said.append(
+                f"- `analyse suspects`, in {len(those)} runs {of}: a liar stands out first "
+                f"in {first['liar']}, nobody in {first['nobody']}, an honest client in "
+                f"{first['honest']}."
+            )
     return [_wrapped(line) for line in said]
 
 
@@ -229,7 +252,7 @@ def generated() -> Iterator[tuple[str, list[str]]]:
         path = csv_of(name)
         if path.exists():
             rows = read(path)
-            yield name, ["", *told(rows), "", *lines(rows), ""]
+            yield name, ["", *told(rows, name == "after"), "", *lines(rows), ""]
             rules = path.with_name(f"mends_{name}.csv")
             if rules.exists():
                 yield f"mends {name}", ["", *mend_lines(read(rules)), ""]

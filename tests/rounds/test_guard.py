@@ -37,8 +37,10 @@ def reply(client_id: int, examples: float = 10.0, w: Any = (1.0, 0.0), **more: A
     return ClientReply(client_id, arrays, more, examples)
 
 
-def passed(guard: Guard, replies: list[ClientReply]) -> tuple[list[ClientReply], list[int]]:
-    named: list[int] = []
+def passed(
+    guard: Guard, replies: list[ClientReply]
+) -> tuple[list[ClientReply], list[int | None]]:
+    named: list[int | None] = []
     guard.tell = lambda client_id, change: named.append(client_id)
     guard.open(EXCHANGE)
     found = [one for reply in replies for one in guard.reply(reply)]
@@ -155,6 +157,18 @@ def test_rounds_of_few_replies_are_remembered_together() -> None:
         guard.counted()
     assert guard.remembered.usual("arrays of 1") == 2.0
     assert passed(guard, [reply(1, w=(2.02 * BELIEVED, 0.0))])[1] == [1]
+
+
+def test_whom_the_model_makes_long_is_bounded_and_not_named() -> None:
+    """All are far beyond the round before; a liar is far beyond them too."""
+    guard = Guard()
+    passed(guard, [reply(k) for k in range(4)])
+    guard.counted()
+    honest = [reply(k, w=(length, 0)) for k, length in enumerate((15.0, 25.0, 30.0, 30.0))]
+    bounded, named = passed(guard, [*honest, reply(4, w=(1e3, 0))])
+    assert named == [None, None, None, 4]
+    lengths = [float(r.arrays[ARRAYS]["w"][0]) for r in bounded]
+    np.testing.assert_allclose(lengths, [15, *[GROWTH] * 4], rtol=1e-6)
 
 
 def test_a_round_that_does_not_count_is_not_remembered() -> None:

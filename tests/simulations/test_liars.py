@@ -12,7 +12,7 @@ from fedsuite.messages.records import TRAIN
 from fedsuite.rounds import guard
 from fedsuite.strategies.fair.term import TERM
 from simulations.liars import tables
-from simulations.liars.lies import ABSENT, ALL, Act, Lie, Target
+from simulations.liars.lies import ABSENT, ALL, Act, Lie, Target, lied_counts
 from simulations.liars.runs import SETTINGS, Outcome, absent, play
 from simulations.liars.search import AIMS, Climb, grid_of, is_averaging, search, skipped
 from simulations.liars.thresholds import thresholds
@@ -63,7 +63,10 @@ def test_every_threshold_of_the_code_is_tried_from_both_sides() -> None:
 
 def test_a_lie_is_what_its_words_say() -> None:
     draws, targets = np.random.default_rng(0), []
-    for kind, name in (("record", "arrays"), ("metric", "loss"), ("reply", "")):
+    for kind, name in (
+        *(("record", "arrays"), ("counts", "table")),
+        *(("metric", "loss"), ("reply", "")),
+    ):
         targets.append(Target(TRAIN, kind, name))
     climb = Climb(draws, targets, grid_of([100.0]))
     lie = Lie((Act(Target(TRAIN, "metric", ALL), "set", math.nan),), probe=True)
@@ -72,6 +75,36 @@ def test_a_lie_is_what_its_words_say() -> None:
     for _ in range(100):
         lie = climb.neighbour(lie)
         assert str(Lie.parse(str(lie))) == str(lie)
+
+
+@pytest.mark.parametrize(
+    ("form", "c", "expected"),
+    [
+        ("times", 0.99, [3, 0, 7]),
+        ("times", 1e30, [2**32 - 2, 0, 2**32 - 2]),
+        ("times", -1.0, [0, 0, 0]),
+        ("set", 2.97, [3, 3, 3]),
+        ("set", math.nan, [0, 0, 0]),
+        ("one", 1.0, [0, 0, 10]),
+        ("reversed", 1.0, [7, 0, 3]),
+        ("stale", 1.0, [1, 2, 3]),
+    ],
+)
+def test_counts_are_lied_about(form: str, c: float, expected: list[int]) -> None:
+    """And nothing else of their record; the dtype is what the server asks for."""
+    table = {"counts": np.array([3, 0, 7], np.uint32), "rows": np.ones((3, 2), np.float32)}
+    before = {"counts": np.array([1, 2, 3], np.uint32)}
+    lied = lied_counts(table, Act(Target(TRAIN, "counts", ALL), form, c), before)
+    assert lied.keys() == {"counts"} and lied["counts"].dtype == np.uint32
+    assert lied["counts"].tolist() == expected
+
+
+def test_the_search_begins_with_counts_where_there_are_any() -> None:
+    targets = [Target(TRAIN, kind, "table") for kind in ("record", "counts")]
+    for number in (1, 2):
+        climb = Climb(np.random.default_rng(0), targets[:number], grid_of([100.0]))
+        kinds = [act.target.kind for act in climb.first("accuracy", [100.0]).acts]
+        assert kinds == ["record", "counts"][:number]
 
 
 def test_every_method_of_the_registry_is_searched() -> None:
@@ -118,6 +151,16 @@ def test_the_worst_of_a_methods_rows_is_told() -> None:
     )
     assert "| 0.41 | 0.20 | +10.1 | yes | yes | 0: 1 |" in tables.lines([row])[-1]
     assert set(AIMS) == {"share", "accuracy", "end"}
+
+
+def test_who_stands_out_is_told_by_runs_and_by_those_that_had_an_effect() -> None:
+    row = {"share": "0.20", "size_share": "0.20", "lost": "0.0", "ended": "", "named": ""}
+    row |= {"method": "fedavg", "first_suspect": "nobody"}
+    hurt = {**row, "lost": "5.0", "first_suspect": "liar"}
+    told = " ".join(tables.told([row, row, hurt]))
+    assert "in 3 runs of 1 methods" in told and "nobody in 2" in told
+    assert "in 1 runs in which it had an effect" in told
+    assert "suspects" not in " ".join(tables.told([row, hurt], ranks=False))
 
 
 def test_the_page_says_what_the_search_found() -> None:
