@@ -161,10 +161,6 @@ def _parse_npy(
         dtype = np.dtype(descr)
     except (TypeError, ValueError):
         raise RecordError(f"not a NumPy array: unknown dtype {descr!r}") from None
-    if dtype.kind == "c":
-        raise RecordError(
-            f"dtype {dtype} is not allowed: send real and imaginary parts as two arrays"
-        )
     if dtype.hasobject or dtype.kind not in "biuf":
         two = ": send real and imaginary parts as two arrays" if dtype.kind == "c" else ""
         raise RecordError(f"dtype {dtype} is not allowed{two}")

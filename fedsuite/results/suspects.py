@@ -270,8 +270,8 @@ def _sizes(run: Run, rows: Mapping[Place, Rows]) -> Iterator[tuple[Client, int, 
     for phase, part in ((TRAIN, TRAIN), (EVALUATE, "test")):
         table = run.class_counts(part)
         known: dict[Client, float] = {}
-        for client, size in enumerate([] if table is None else table.sum(axis=1).tolist()):
-            known[_named(client, names)] = float(size)
+        for row, size in enumerate([] if table is None else table.sum(axis=1).tolist()):
+            known[_named(row, names)] = float(size)
         places = [place for place in sorted(rows) if place.phase == phase]
         claims = {p: {k: _claim(row) for k, row in rows[p].items()} for p in places}
         if not known:

@@ -288,7 +288,7 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
         for declared in (self.layer, self):
             if not isinstance(declared, Declaring):
                 continue
-            for member in fields(declared):  # type: ignore[arg-type]
+            for member in fields(declared):
                 if not member.init and callable(member.default_factory):
                     vars(declared)[member.name] = member.default_factory()
             declared.__post_init__()

@@ -75,7 +75,7 @@ def knowing_buffers(
     """
 
     @wraps(method)
-    def knowing(self: "RoundStrategy", *args: P.args, **options: P.kwargs) -> R:
+    def knowing(self: "RoundStrategy", /, *args: P.args, **options: P.kwargs) -> R:
         with buffers_declared(self._buffers):
             return method(self, *args, **options)
 

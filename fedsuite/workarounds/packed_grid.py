@@ -37,7 +37,7 @@ class PackedGrid(PromptGrid):
         return ids
 
     @override
-    def pull_messages(
+    def pull_messages(  # type: ignore[override]
         self,
         reply_to_message_ids: Iterable[str] | None = None,
         *,

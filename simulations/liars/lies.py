@@ -314,13 +314,15 @@ class LyingGrid(PromptGrid):
                 for name in [n for n in entry.records if target.name in (ALL, n)]:
                     key = client_record(liar, name)
                     # What another act made of the record's other arrays stays.
-                    lie = to_arrays(content[key])
+                    record = content[key]
+                    assert isinstance(record, ArrayRecord)
+                    lie = to_arrays(record)
                     before = self._before.get((liar, kind + name), {})
                     content[key] = to_record({**lie, **lied_counts(lie, act, before)})
             elif target.kind == "metric":
-                for record in entry.metrics.values():
-                    for name in [n for n in record if target.name in (ALL, n)]:
-                        _change_metric(record, name, act, honest)
+                for metrics in entry.metrics.values():
+                    for name in [n for n in metrics if target.name in (ALL, n)]:
+                        _change_metric(metrics, name, act, honest)
             elif act.form == "absent":
                 came = [reply for reply in came if reply is not entry.message]
             elif act.form == "repeated":
