@@ -88,46 +88,56 @@ def seeded(seed: int, gpus: Sequence[int] = ()) -> Iterator[None]:
             cudnn.deterministic, cudnn.benchmark = of_cudnn
 
 
-class OwnStreams:
-    """Global generators of code that shares the process with other code, as a block.
+class States(NamedTuple):
+    """States of a process's global generators; torch's is None where it is not used."""
 
-    Inside the block the generators of Python, NumPy and torch go on from where the last
-    such block left them, at first from the system's entropy. Behind it they are as before.
-    Those of GPUs are left alone.
-    """
-
-    def __init__(self) -> None:
-        self._own: _States | None = None
-
-    def __enter__(self) -> None:
-        self._others = _states()
-        if self._own is None:
-            random.seed()
-            np.random.seed()
-            if torch := sys.modules.get("torch"):
-                torch.default_generator.seed()
-        else:
-            _set_states(self._own)
-
-    def __exit__(self, *_: object) -> None:
-        self._own = _states()
-        _set_states(self._others)
-
-
-class _States(NamedTuple):
     python: Any
     numpy: Any
     torch: Any
 
 
-def _states() -> _States:
+class OwnStreams:
+    """Global generators of code that shares the process with other code, as a block.
+
+    Inside the block the generators of Python, NumPy and torch go on from where the last
+    such block left them. Behind it they are as before. Those of GPUs are left alone.
+
+    Parameters
+    ----------
+    before
+        The states before the code was imported. A generator that the import seeded, or
+        drew from, goes on from there. Another one begins as in a new process: Python's and
+        NumPy's from the system's entropy.
+    """
+
+    def __init__(self, before: States) -> None:
+        now = global_states()
+        python = random.Random().getstate() if now.python == before.python else now.python
+        same = (
+            np.array_equal(now.numpy[1], before.numpy[1])
+            and now.numpy[2] == before.numpy[2]
+        )
+        numpy = np.random.RandomState().get_state() if same else now.numpy
+        self._own = States(python, numpy, now.torch)
+
+    def __enter__(self) -> None:
+        self._others = global_states()
+        _set_states(self._own)
+
+    def __exit__(self, *_: object) -> None:
+        self._own = global_states()
+        _set_states(self._others)
+
+
+def global_states() -> States:
+    """Return the states of the global generators."""
     # Whoever has not imported torch draws nothing from it.
     torch = sys.modules.get("torch")
     of_torch = torch and torch.default_generator.get_state()
-    return _States(random.getstate(), np.random.get_state(), of_torch)
+    return States(random.getstate(), np.random.get_state(), of_torch)
 
 
-def _set_states(states: _States) -> None:
+def _set_states(states: States) -> None:
     random.setstate(states.python)
     np.random.set_state(states.numpy)
     if states.torch is not None:

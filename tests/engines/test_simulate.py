@@ -394,6 +394,25 @@ def test_global_streams_are_as_before(app, simulated):
     assert before[:2] == after[:2] and torch.equal(before[2], after[2])
 
 
+def test_a_module_that_seeds_itself_is_obeyed_and_nodes_disturb_no_server(
+    tmp_path, simulated
+):
+    """As in Flower, whose server and clients draw in processes of their own."""
+    client = CLIENT.replace("app = ClientApp()", "app = ClientApp()\nrandom.seed(7)")
+    client = client.replace(
+        "    noise =", "    np.random.seed(0)\n    torch.manual_seed(0)\n    noise ="
+    )
+    server = SERVER.replace("    arrays =", "    np.random.seed(3)\n    arrays =")
+    server = server.replace(
+        '    print("MODEL"', '    print("DRAWN", np.random.rand())\n    print("MODEL"'
+    )
+    app = write_app(tmp_path / "app", client=client, server=server)
+    outputs = [simulated(app, num_supernodes=2) for _ in range(2)]
+    assert len({printed(output, "MODEL") for output in outputs}) == 1
+    expected = np.random.RandomState(3).rand()
+    assert printed(outputs[0], "DRAWN") == f"DRAWN {expected}"
+
+
 def test_faults_are_planned_by_the_seed():
     client = ClientApp()
     client.train()(echo)

@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run as FlowerRun
 from typing_extensions import override
 
-from fedsuite.core.rng import OwnStreams
+from fedsuite.core.rng import OwnStreams, States
 from fedsuite.engines.apps.nodes import Answer, Federation, Nodes, own_copy
 from fedsuite.messages.records import EVALUATE, TRAIN
 from fedsuite.training.fault_plan import FaultPlan
@@ -50,14 +50,22 @@ class Answering(Protocol):
 
 
 class NodesHere:
-    """The nodes of this process, one after the other."""
+    """The nodes of this process, one after the other.
 
-    def __init__(self, nodes: Nodes) -> None:
+    Parameters
+    ----------
+    nodes
+        The nodes.
+    before
+        The states of the global generators before the app was imported.
+    """
+
+    def __init__(self, nodes: Nodes, before: States) -> None:
         self._nodes = nodes
         # Legacy strategies send from several threads.
         self._lock = threading.Lock()
         # In Flower the server is another process, which draws from its own.
-        self._streams = OwnStreams()
+        self._streams = OwnStreams(before)
 
     def answers(self, messages: Sequence[Sent]) -> Iterator[tuple[Sent, Answer]]:
         """Yield each message with its node's answer."""

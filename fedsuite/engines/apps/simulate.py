@@ -77,6 +77,7 @@ def simulate(
     """
     from flwr.app import Context, RecordDict
 
+    from fedsuite.core.rng import global_states
     from fedsuite.engines.apps.grid import AppGrid, NodesHere
     from fedsuite.engines.apps.nodes import Federation, Nodes
     from fedsuite.engines.apps.project import Project, flat_overrides, opened
@@ -101,6 +102,7 @@ def simulate(
             answering = _workers(project, federation, min(workers, count), stack)
         stack.enter_context(flower_identity(federation.run_id))
         stack.enter_context(replies_in_order())
+        before = global_states()
         if project is None:
             assert isinstance(app, tuple)
             server_app, client_app = app
@@ -108,7 +110,7 @@ def simulate(
             with federation.streams("import"):
                 server_app, client_app = project.load()
         if workers == 1:
-            answering = NodesHere(Nodes(client_app, federation))
+            answering = NodesHere(Nodes(client_app, federation), before)
         recorder = None
         if report is not None:
             from fedsuite.engines.apps.recording import AppRecorder
