@@ -164,7 +164,9 @@ class Watched:
     def _check_measured(self, name: str, array: np.ndarray, server_round: int) -> None:
         if "var" in name:
             assert (array >= 0).all(), name
-        sent = [arrays[name] for arrays in self.replies[server_round] if name in arrays]
+        sent = [
+            arrays[name] for arrays in self.replies.get(server_round, ()) if name in arrays
+        ]
         if sent:
             least, most = np.min(sent, 0), np.max(sent, 0)
             slack = 1e-5 * np.abs(most) + 1e-6
