@@ -20,16 +20,17 @@ A reward is applied to the kept model when the client trains next, and when it i
 Known to hold: with theta_u = 1, no clipping, no threshold, equal accuracies and sizes each
 w_j is FedAvg's model.
 
-Deviations, and what the sources leave open. The authors' code smooths first and takes sinh
-afterwards, r = sinh(alpha (0.8 r + 0.2 x)) / sum from r = 0, so that sinh compounds over
-rounds: ``cffl_reputation="code"``. Its threshold's coefficient is 1/3 for unequal sizes,
-the paper's 2/3, as far as we recall. Where theta_u = 1 the code scores w_j, not w_g + g_j;
-here the server knows no w_j. The code's mask gives a client with q = 0 all of G; here it
-gets nothing. rho_j takes out another amount than G put in, as in the code. Its other
-weights of G (all 1; reputation), alpha's growth over rounds and its pre-trained arm are
-left out. FedAKD's own version (update clipped by its length, next round from w_g, the
-reward for scoring only) is another method. Statistics of normalisation layers are sent
-whole, and averaged over the round's reputable clients.
+Deviations, and what the sources leave open. The authors' code smooths first and takes
+sinh afterwards, r = sinh(alpha (0.8 r + 0.2 x)) / sum from r = 0, so that sinh
+compounds over rounds: ``cffl_reputation="code"``. Its threshold's coefficient is 1/3
+for unequal sizes, the paper's 2/3, as far as we recall. Where theta_u = 1 the code
+scores w_j, not w_g + g_j; here the server knows no w_j. The code's mask gives a client
+with q = 0 all of G; here it gets nothing. rho_j takes out another amount than G put in,
+as in the code. Its other weights of G (all 1; reputation), alpha's growth over rounds
+and its pre-trained arm are left out. Each copy of a tied array counts among the largest
+entries by itself. FedAKD's own version (update clipped by its length, next round from
+w_g, the reward for scoring only) is another method. Statistics of normalisation layers
+are sent whole, and averaged over the round's reputable clients.
 """
 
 import math
