@@ -102,17 +102,12 @@ def write_app(folder: Path, **files: str) -> Path:
 
 
 @pytest.fixture
-def simulated(monkeypatch, capsys):
-    """Runs an app here and returns what it prints; its modules are forgotten."""
-    monkeypatch.setattr(sys, "path", list(sys.path))
+def simulated(capsys):
+    """Runs an app here and returns what it prints."""
 
     def run(app: Path, **options: object) -> str:
         capsys.readouterr()
-        try:
-            fedsuite.simulate(app, **options)
-        finally:
-            for name in [n for n in sys.modules if n.partition(".")[0] == "small"]:
-                del sys.modules[name]
+        fedsuite.simulate(app, **options)
         return capsys.readouterr().out
 
     return run
@@ -411,6 +406,20 @@ def test_a_module_that_seeds_itself_is_obeyed_and_nodes_disturb_no_server(
     assert len({printed(output, "MODEL") for output in outputs}) == 1
     expected = np.random.RandomState(3).rand()
     assert printed(outputs[0], "DRAWN") == f"DRAWN {expected}"
+
+
+def test_an_edited_app_and_another_of_the_same_names_run_as_they_are(
+    app, tmp_path, simulated, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "small", sys)
+    before = list(sys.path), set(sys.modules)
+    first = printed(simulated(app, seed=1, num_supernodes=2), "MODEL")
+    (app / "small" / "server.py").write_text(SERVER.replace("MODEL", "EDITED"))
+    assert printed(simulated(app, seed=1, num_supernodes=2), "EDITED").split()[1] in first
+    other = write_app(tmp_path / "other", server=SERVER.replace("MODEL", "OTHER"))
+    assert printed(simulated(other, seed=1, num_supernodes=2), "OTHER").split()[1] in first
+    assert sys.path == before[0] and sys.modules["small"] is sys
+    assert not {name for name in set(sys.modules) - before[1] if name.startswith("small")}
 
 
 def test_faults_are_planned_by_the_seed():

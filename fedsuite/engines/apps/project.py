@@ -36,7 +36,7 @@ class Project:
     Parameters
     ----------
     folder
-        The app's folder, which is put on ``sys.path``.
+        The app's folder.
     server_app, client_app
         Where the components are, such as ``my_app.server_app:app``.
     config
@@ -116,25 +116,57 @@ class Project:
                 )
         return {**self.config, **given}
 
+    @contextlib.contextmanager
+    def own_modules(self) -> Iterator[None]:
+        """Import the app's modules from its folder inside the block, and forget them after.
+
+        So another app, or an edited one, can run later in this process. Modules of the same
+        names from elsewhere are set aside meanwhile.
+        """
+        names = {path.stem for path in self.folder.glob("*.py")}
+        names |= {path.name for path in self.folder.iterdir() if path.is_dir()}
+        # fedsuite's repository is an app too.
+        names.discard("fedsuite")
+        others = {
+            name: module
+            for name, module in sys.modules.items()
+            if name.partition(".")[0] in names and not self._holds(module)
+        }
+        known = set(sys.modules) - set(others)
+        for name in others:
+            del sys.modules[name]
+        sys.path.insert(0, str(self.folder))
+        importlib.invalidate_caches()
+        try:
+            yield
+        finally:
+            sys.path.remove(str(self.folder))
+            for name, module in list(sys.modules.items()):
+                own = name.partition(".")[0] in names and self._holds(module)
+                if own and name not in known:
+                    del sys.modules[name]
+            sys.modules.update(others)
+
+    def _holds(self, module: object) -> bool:
+        """Return whether a module's file lies in the app's folder."""
+        file = getattr(module, "__file__", None)
+        places = [file] if file else list(getattr(module, "__path__", ()))
+        return any(Path(place).is_relative_to(self.folder) for place in places)
+
     def load(self) -> tuple[ServerApp, ClientApp]:
-        """Import both components.
+        """Import both components, inside :meth:`own_modules`.
 
         Raises
         ------
         RunError
             If a module cannot be imported, or a component is of another type.
         """
-        return self._imported(self.server_app, ServerApp), self.load_client()
+        server = _imported(self.server_app, ServerApp, self.folder)
+        return server, self.load_client()
 
     def load_client(self) -> ClientApp:
         """Import the ClientApp alone, as :meth:`load` does."""
-        return self._imported(self.client_app, ClientApp)
-
-    def _imported(self, reference: str, kind: type[_Component]) -> _Component:
-        # It stays there: an app may import more of itself while it runs.
-        if str(self.folder) not in sys.path:
-            sys.path.insert(0, str(self.folder))
-        return _imported(reference, kind, self.folder)
+        return _imported(self.client_app, ClientApp, self.folder)
 
 
 def flat_overrides(overrides: str | Path | Mapping[str, Value]) -> dict[str, Value]:

@@ -107,6 +107,7 @@ def simulate(
             assert isinstance(app, tuple)
             server_app, client_app = app
         else:
+            stack.enter_context(project.own_modules())
             with federation.streams("import"):
                 server_app, client_app = project.load()
         if workers == 1:

@@ -161,7 +161,7 @@ def _serve(requests: IO[bytes], replies: IO[bytes]) -> None:
     project = Project(folder, "", setup.pop("client_app"), setup["run_config"])
     federation = Federation(**{**setup, "node_ids": tuple(setup["node_ids"])})
     fatal, nodes = "", None
-    with flower_identity(federation.run_id):
+    with flower_identity(federation.run_id), project.own_modules():
         try:
             with federation.streams("import"):
                 nodes = Nodes(project.load_client(), federation)
