@@ -32,13 +32,15 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from fedsuite.core.errors import RunError
-from fedsuite.messages.records import EVALUATE, TRAIN
 from fedsuite.results.analysis_files import Output, Table, panels
 from fedsuite.results.layout import LEFT_OUT
 from fedsuite.results.plots import dress, escape_dollars
 from fedsuite.results.reader import Client, Run, load_run
 from fedsuite.rounds.kinds import ABSENT, Kind
 from fedsuite.rounds.report import RESERVED
+
+TRAIN, EVALUATE = "train", "evaluate"
+"""Phases, as the tables name them."""
 
 NOTE = (
     "Far from the others is not dishonest: a hospital with other patients looks the same. "

@@ -122,7 +122,9 @@ def test_a_grid_takes_what_flowers_takes(grid: type[Grid]) -> None:
     names = [n for n in vars(Grid) if not n.startswith("_") and callable(getattr(Grid, n))]
     assert len(names) >= 6
     for name in names:
-        check_takes(getattr(grid, name), getattr(Grid, name))
+        # tests/workarounds/test_signatures.py has the one whose argument 1.43 calls anew.
+        if name != "pull_messages":
+            check_takes(getattr(grid, name), getattr(Grid, name))
 
 
 def check_takes(ours: Any, theirs: Any) -> None:

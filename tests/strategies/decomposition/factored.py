@@ -11,7 +11,6 @@ from torch import nn
 
 from fedsuite.clients.averaging.fedavg import FedAvgClient
 from fedsuite.clients.decomposition.filter_decomposition import DecomposedClient
-from fedsuite.core.settings import Declared
 from fedsuite.data import Split
 from fedsuite.engines.local import LocalGrid
 from fedsuite.messages.array_records import to_arrays, to_record
@@ -230,8 +229,9 @@ def wrap(
     """Return FedAvg with the layer, unless another strategy is given."""
     inner = strategy or no_evaluation()
     layer = layer_class(groups=options.pop("groups", GROUPS), **options)
-    inner.layer = layer
-    Declared.__post_init__(inner)
+    # As the constructor's keyword, which cannot be set later.
+    vars(inner)["layer"] = layer
+    inner.heed()
     layer.attach(inner)
     return inner
 

@@ -102,8 +102,8 @@ def test_a_class_without_a_prototype_adds_nothing() -> None:
     federation = Federation(
         FedProtoClient, builds, training=STANDING, data=lambda _: numbered(0, 1, 2)
     )
+    plain = losses(federation.run(tables_of(FedProto, 1), 1))[0, 0]
     strategy = tables_of(FedProto, 1)
-    plain = losses(federation.run(strategy, 1))[0, 0]
     strategy.prototypes = {
         ROWS: np.array(UNIFORM[:2], np.float32),
         CLASSES: np.array([0, 1]),
