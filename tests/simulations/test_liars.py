@@ -123,10 +123,10 @@ def test_a_sample_of_the_search(method: str) -> None:
 
 
 def test_no_row_of_the_search_is_beyond_what_holds() -> None:
-    """Cyclic hands the model on: who has it last owns it. See the page for FedDF-AL."""
+    """Cyclic hands the model on: who has it last owns it."""
     rows = tables.read(tables.csv_of("after"))
     beyond = {row["method"] for row in rows if list(tables.beyond_what_holds(row))}
-    assert beyond <= {"cyclic", "feddf-al"}
+    assert beyond <= {"cyclic"}
 
 
 def test_the_worst_of_a_methods_rows_is_told() -> None:
