@@ -116,7 +116,6 @@ class RoundStrategy(MethodContract):
         self.optimizer = ServerOptimizer(self)
         self.judge = Quorum()
         self.never_negative = NeverNegative(lambda: self.buffers is None)
-        self.judge = Quorum(self.quorum, self.max_failed_rounds)
         self.recovery = Recovery()
         self.privacy: CentralPrivacy | None = None
         if self.dp_noise_multiplier or self.target_epsilon:
@@ -140,6 +139,7 @@ class RoundStrategy(MethodContract):
         self._given = self._record = ArrayRecord()
         self._arrays: Arrays = {}
         self._infinite = InfiniteEntries({})
+        self._buffers: Collection[str] = ()
         self._clipped_by_flower = False
         self._begun = False
         self._start_timeout = DEFAULT_TIMEOUT
@@ -175,9 +175,6 @@ class RoundStrategy(MethodContract):
     def corrections(self) -> tuple[Stage, ...]:
         """What moves the clients' updates before the method sees them: FedVARP's memory."""
         return (self.update_memory,) if self.fedvarp else ()
-
-        self._buffers: Collection[str] = ()
-        self.layer.attach(self)
 
     # ------------------------------------------------------------------- for methods to use
 

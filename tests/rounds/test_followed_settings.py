@@ -219,7 +219,7 @@ def test_a_strangers_client_repeats_the_setting_among_its_metrics(caplog: Caplog
     grid = over_strangers(FedProx(min_available_nodes=3), app)
     assert not warnings_of(caplog)
     for metrics in grid.result.train_metrics_clientapp.values():
-        assert set(metrics) == {"train_loss", "num-examples"}
+        assert set(metrics) == {"train_loss"}
     tuned = repeating(**{"fine-tune-epochs": echo("fine-tune-epochs")})
     over_strangers(FedAvgFT(min_available_nodes=3), tuned)
     assert not warnings_of(caplog)

@@ -23,11 +23,15 @@ logger = ServerLogger(__name__)
 class FedBN(PartialAverage):
     """Averages all but batch normalisation, weighted by examples."""
 
-    @override
-    def shares(self, groups: ParameterGroups) -> frozenset[str]:
-        if not groups.normalisation:
+    def __post_init__(self) -> None:
+        """Say where the method comes down to FedAvg."""
+        super().__post_init__()
+        if not self.groups.normalisation:
             logger.warning(
                 "the model has no batch normalisation, and without it FedBN is FedAvg: "
                 "choose another model, or another method"
             )
+
+    @override
+    def shares(self, groups: ParameterGroups) -> frozenset[str]:
         return frozenset(groups.names) - frozenset(groups.normalisation)
