@@ -13,7 +13,7 @@ Deviation: a client that never took part is scored with the initial normalisatio
 
 from typing_extensions import override
 
-from fedsuite.method import ServerLogger
+from fedsuite.method import ServerLogger, state
 from fedsuite.models.groups import ParameterGroups
 from fedsuite.strategies.personal.partial import PartialAverage
 
@@ -23,15 +23,14 @@ logger = ServerLogger(__name__)
 class FedBN(PartialAverage):
     """Averages all but batch normalisation, weighted by examples."""
 
-    def __post_init__(self) -> None:
-        """Say where the method comes down to FedAvg."""
-        super().__post_init__()
-        if not self.groups.normalisation:
+    _warned: bool = state(default_factory=bool)
+
+    @override
+    def shares(self, groups: ParameterGroups) -> frozenset[str]:
+        if not (self._warned or groups.normalisation):
+            self._warned = True
             logger.warning(
                 "the model has no batch normalisation, and without it FedBN is FedAvg: "
                 "choose another model, or another method"
             )
-
-    @override
-    def shares(self, groups: ParameterGroups) -> frozenset[str]:
         return frozenset(groups.names) - frozenset(groups.normalisation)
