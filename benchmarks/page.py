@@ -147,19 +147,22 @@ def simulate_table() -> str:
         if not (results := read(f"simulate_{case}")):
             continue
         runs = [ArmRun.of(row) for row in results["runs"]]
-        loop, ours, theirs = (
-            middle(runs, arm, "seconds") for arm in ("hand-loop", "simulate", "flower")
-        )
+        loop, ours = (middle(runs, arm, "seconds") for arm in ("hand-loop", "simulate"))
         cpu = middle(runs, "simulate", "cpu") / middle(runs, "hand-loop", "cpu")
-        seconds = (f"{value:.4f}" for value in (loop, ours, theirs))
-        ratios = (f"{value:.2f}" for value in (ours / loop, cpu, theirs / ours))
+        with_flower = any(run.arm == "flower" for run in runs)
+        theirs = middle(runs, "flower", "seconds") if with_flower else 0.0
+        seconds = (f"{value:.4f}" if value else "-" for value in (loop, ours, theirs))
+        ratios = (
+            f"{value:.2f}" if value else "-" for value in (ours / loop, cpu, theirs / ours)
+        )
         rows.append((case, *seconds, *ratios))
         repeats = max(map(len, by_arm(runs).values()))
         rounds = results["settings"]["num-rounds"]
-        notes.append(f"{case}: {rounds} rounds, {repeats} repeats")
-        facts = where(results["facts"])
+        notes.append(
+            f"{case}: {rounds} rounds, {repeats} repeats, {where(results['facts'])}"
+        )
     table = markdown((*header, *over), rows)
-    return f"{table}\n\n{note('; '.join([*notes, facts]))}"
+    return f"{table}\n\n{note('; '.join(notes))}"
 
 
 def glance_table(ratios: Mapping[str, Mapping[str, float]]) -> str:
