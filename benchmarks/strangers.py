@@ -1,7 +1,7 @@
 """Unchanged apps by ``flwr run`` and ``fedsuite simulate``: results, and seconds.
 
     python benchmarks/strangers.py
-    python benchmarks/strangers.py --apps custom-mods,legacy-numpy --output /tmp/some.csv
+    python benchmarks/strangers.py --apps custom-mods,legacy-numpy --output some.csv
 
 The apps are those of ``tests/strangers``. A run of Flower is timed from ``flwr run`` to the
 last line of its log, on a SuperLink that is up already; a run of fedsuite from the start of
