@@ -37,12 +37,15 @@ KINDS = ("scaffold", "feddyn", "afl", "cffl", "fedbuff", "fd", "cfd", "ifca")
 """One method of each kind of memory: the others are tried at night."""
 
 
+@pytest.mark.parametrize("rounds", [1, 3])
 @pytest.mark.parametrize("name", REMEMBERING)
-def test_what_stages_remember_is_gone(name: str) -> None:
+def test_what_stages_remember_is_gone(name: str, rounds: int) -> None:
+    """After one round too, whose number does not go back at the second start."""
     keys = REMEMBERING[name]
     strategy = FedAvg(**keys)
-    first, again = (run(strategy, TamperingGrid(matrix_app(), 3), 3) for _ in range(2))
-    fresh = run(FedAvg(**keys), TamperingGrid(matrix_app(), 3), 3)
+    grids = (TamperingGrid(matrix_app(), 3) for _ in range(2))
+    first, again = (run(strategy, grid, rounds) for grid in grids)
+    fresh = run(FedAvg(**keys), TamperingGrid(matrix_app(), 3), rounds)
     assert bits(first.arrays[-1]) == bits(again.arrays[-1]) == bits(fresh.arrays[-1])
 
 
