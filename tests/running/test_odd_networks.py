@@ -6,6 +6,7 @@ is constant stays. An array of two names is one array.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -88,6 +89,12 @@ def rows(data_dir: object, test_fraction: float) -> SiteData:
     stream = torch.Generator().manual_seed(0)
     features = torch.randn(39, 5, generator=stream) + labels[:, None]
     return SiteData(Split(features, labels), Split(features[:30], labels[:30]))
+
+
+def one_row_at_one_client(data_dir: object, test_fraction: float) -> SiteData:
+    site = rows(data_dir, test_fraction)
+    owners = np.repeat([0, 1, 2], [1, 19, 19])
+    return replace(site, owners=(owners, owners[:30]))
 
 
 def experiment(method: str, network: str, step: Mapping[str, Value]) -> Experiment:
@@ -184,12 +191,34 @@ def test_no_reply_is_lost_and_what_is_measured_is_averaged(
     Watched(experiment(method, network, keys)).check()
 
 
+LONE: Mapping[str, Value] = {
+    "dataset": f"{__name__}:one_row_at_one_client",
+    "partitioner": "natural-id",
+}
+
+
+def test_a_client_that_takes_no_step_is_a_client_of_fednova() -> None:
+    Watched(experiment("fednova", "Measuring", LONE)).check()
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("network", ["Measuring", "Unusual", "Tied"])
-def test_every_method_runs_or_refuses_in_one_line(network: str, method: str) -> None:
+@pytest.mark.parametrize(
+    ("network", "keys"),
+    [
+        ("Measuring", {}),
+        ("Unusual", {}),
+        ("Tied", {}),
+        ("Tied", {"batch-size": 1, "learning-rate": 0.001}),
+        ("Measuring", LONE),
+    ],
+    ids=str,
+)
+def test_every_method_runs_or_refuses_in_one_line(
+    network: str, keys: Mapping[str, Value], method: str
+) -> None:
     try:
-        run = Watched(experiment(method, network, {}))
+        run = Watched(experiment(method, network, keys))
     except ConfigError as error:
         own_head = network == "Tied" and method == "fedpac"
         assert own_head or method in (*NO_SUCH_LAYER, "fedsac"), error

@@ -42,9 +42,10 @@ def normalised_step(updates: Vector, shares: Vector, steps: Vector) -> Vector:
     """Return tau_eff sum_k p_k d_k, what the model moves by.
 
     ``updates`` are w_t - w_k ``[clients, parameters]``, ``shares`` p_k of sum 1, ``steps``
-    tau_k >= 1.
+    tau_k. A client of 0 steps, which a single row makes, moved nothing.
     """
-    direction: Vector = ((shares / steps)[:, np.newaxis] * updates).sum(axis=0)
+    per_step = np.divide(shares, steps, out=np.zeros_like(shares), where=steps > 0)
+    direction: Vector = (per_step[:, np.newaxis] * updates).sum(axis=0)
     return float((shares * steps).sum()) * direction
 
 
@@ -82,7 +83,7 @@ class FedNova(ShareRatio, ServerRate, GatheredStrategy):
 
     @override
     def needed_metrics(self) -> Mapping[str, tuple[float, float]]:
-        return {} if self.local_steps else {NUM_STEPS: (1.0, LARGEST_COUNT)}
+        return {} if self.local_steps else {NUM_STEPS: (0.0, LARGEST_COUNT)}
 
     @override
     def claims(self) -> Collection[str]:

@@ -27,6 +27,13 @@ def test_golden_step() -> None:
     np.testing.assert_allclose(plain, [-0.2])
 
 
+@pytest.mark.parametrize("steps", [[0.0, 3.0], [0.0, 0.0]])
+def test_who_took_no_step_moves_nothing(steps: list[float]) -> None:
+    """The other's -0.6 in three steps is half of -0.2 a step, times tau_eff of 3 / 2."""
+    step = normalised_step(np.array([[0.0], [-0.6]]), np.full(2, 0.5), np.array(steps))
+    np.testing.assert_allclose(step, [-0.15 if steps[1] else 0.0])
+
+
 def test_golden_round() -> None:
     """From 0, rate 1/2 and one sample a batch: client 0 goes to 1 / 2, client 1 to 3 / 2.
 
