@@ -143,7 +143,19 @@ def _inherits_made(cls: type) -> bool:
 
 
 def _own_fields(cls: type) -> tuple[str, ...]:
-    """Return a class's annotated fields; a bare default keeps the parent's text."""
+    """Return a class's annotated fields; a bare default keeps the parent's text.
+
+    A class attribute of a parent's field is another default, with or without annotation.
+    """
+    bare = [
+        name
+        for name, value in vars(cls).items()
+        if name not in inspect.get_annotations(cls)
+        and not hasattr(value, "__get__")
+        and _inherited(cls, name) is not None
+    ]
+    for name in bare:
+        cls.__annotations__[name] = cast(Field[Any], _inherited(cls, name)).type
     hints = inspect.get_annotations(cls).items()
     annotations = [
         name for name, hint in hints if get_origin(hint) is not cast(object, ClassVar)

@@ -65,6 +65,30 @@ def test_constructor_and_experiment_refuse_in_the_same_words(wrong: dict[str, An
     assert f"key {constructor.value}" == str(experiment.value)
 
 
+def test_a_bare_class_attribute_is_another_default() -> None:
+    class Bare(Pulled):
+        mu = 0.3
+        wire = "numpy"
+
+        def quorum_of(self) -> int:
+            return self.quorum
+
+    class Own(Bare):
+        pass
+
+    for strategy in (Bare(groups=None), Own(groups=None)):
+        assert (strategy.mu, strategy.wire, strategy.quorum) == (0.3, "numpy", 1)
+        assert strategy.told("train") == {"mu": 0.3}
+    assert Bare.KEYS[1] == Key("mu", 0.3, "weight mu", minimum=0.0)
+    assert Bare(groups=None, mu=0.1).mu == 0.1
+    with pytest.raises(ConfigError, match=r"mu = -1"):
+
+        class Wrong(Pulled):
+            mu = -1.0
+
+        Wrong(groups=None)
+
+
 def test_a_subclass_may_say_some_of_a_key_anew() -> None:
     class Bound(Pulled):
         mu: float = key(default=0.2, maximum=1.0, needs=(Unless("mode", "b"),))
