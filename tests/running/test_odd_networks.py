@@ -209,7 +209,7 @@ def test_a_client_that_takes_no_step_is_a_client_of_fednova() -> None:
         ("Measuring", {}),
         ("Unusual", {}),
         ("Tied", {}),
-        ("Tied", {"batch-size": 1, "learning-rate": 0.001}),
+        ("Tied", {"batch-size": 1, "optimizer": "sgd", "learning-rate": 0.001}),
         ("Measuring", LONE),
     ],
     ids=str,
