@@ -44,11 +44,11 @@ Function = tuple[str, int, str]
 UNDER_PROFILE = """
 import cProfile, sys
 from fedsuite.cli import main
-from fedsuite.rounds.loop import RoundLoop
-rounds, profile = RoundLoop.start, cProfile.Profile()
+from fedsuite.rounds.strategy import FederatedStrategy
+rounds, profile = FederatedStrategy.start, cProfile.Profile()
 def watched(*arguments, **options):
     return profile.runcall(rounds, *arguments, **options)
-RoundLoop.start = watched
+FederatedStrategy.start = watched
 path = sys.argv.pop(1)
 try:
     main()

@@ -89,7 +89,7 @@ class _Recorder:
     def __init__(self) -> None:
         self.cost = Cost()
         self.flops = FlopCounterMode(display=False)
-        self._answer = LocalGrid._answer
+        self._answer = LocalGrid._answer_here
         self._before = 0
 
     def __call__(self, grid: LocalGrid, message: Message) -> Message:
@@ -124,7 +124,7 @@ def _measured(values: tuple[tuple[str, Value], ...]) -> Cost:
     recorder = _Recorder()
     with TemporaryDirectory() as folder, recorder.flops:
         place = {"output-dir": folder, "run-name": "run"}
-        answer = patch.object(LocalGrid, "_answer", lambda *given: recorder(*given))
+        answer = patch.object(LocalGrid, "_answer_here", lambda *given: recorder(*given))
         alone = patch.object(local, "CLIENTS_PER_MESSAGE", 1)
         with answer, alone, redirect_stdout(StringIO()):
             fedsuite.run({**SETTINGS, **dict(values), **place}, engine="local")

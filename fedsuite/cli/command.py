@@ -69,20 +69,16 @@ def main(program: Callable[[], object] = app) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     try:
         with outliving_readers():
-            _run(program)
+            try:
+                with shown(), naming_extras("this command"):
+                    program()
+            except FedsuiteError as error:
+                # It may name what a folder of others holds.
+                print(f"fedsuite: error: {printable(str(error))}", file=sys.stderr)
+                raise SystemExit(1) from None
     finally:
         # Python looks through all that torch made before it ends: half a second.
         gc.freeze()
-
-
-def _run(program: Callable[[], object]) -> None:
-    try:
-        with shown(), naming_extras("this command"):
-            program()
-    except FedsuiteError as error:
-        # It may name what a folder of others holds.
-        print(f"fedsuite: error: {printable(str(error))}", file=sys.stderr)
-        raise SystemExit(1) from None
 
 
 @contextmanager

@@ -241,27 +241,28 @@ def _start(experiment: "Experiment", folder: Path, room: Room) -> "Run":
             f"{num_clients} clients"
         )
     room.check(str(experiment["engine"]), str(experiment["device"]))
-    with outliving_terminal():
-        return _started(experiment, folder, room)
-
-
-def _started(experiment: "Experiment", folder: Path, room: Room) -> "Run":
     from fedsuite.results.reader import load_run
     from fedsuite.results.writer import RunFolder
 
-    try:
-        with shown():
-            _drive(experiment, folder, room)
-    except (KeyboardInterrupt, SystemExit) as error:
-        # The run's other processes, if any, were killed.
-        RunFolder.stop(folder)
-        if isinstance(error, SystemExit):
-            raise
-        command = ["fedsuite", "resume", str(folder)]
-        raise Stopped(where_it_stopped(folder, command)) from None
-    finished = load_run(folder)
-    write_report_if_wanted(experiment.values, [folder], folder)
-    return finished
+    with outliving_terminal():
+        try:
+            with shown():
+                if experiment["engine"] == "local":
+                    from fedsuite.engines.local import run_local
+
+                    run_local(experiment, folder, num_supernodes=room.num_supernodes)
+                else:
+                    _run_in_flower(experiment, folder, room)
+        except (KeyboardInterrupt, SystemExit) as error:
+            # The run's other processes, if any, were killed.
+            RunFolder.stop(folder)
+            if isinstance(error, SystemExit):
+                raise
+            command = ["fedsuite", "resume", str(folder)]
+            raise Stopped(where_it_stopped(folder, command)) from None
+        finished = load_run(folder)
+        write_report_if_wanted(experiment.values, [folder], folder)
+        return finished
 
 
 def write_report_if_wanted(
@@ -287,13 +288,8 @@ def write_report_if_wanted(
         write_line(f"report: {folder / NAME}")
 
 
-def _drive(experiment: "Experiment", folder: Path, room: Room) -> None:
-    """Run an experiment on its engine."""
-    if experiment["engine"] == "local":
-        from fedsuite.engines.local import run_local
-
-        run_local(experiment, folder, num_supernodes=room.num_supernodes)
-        return
+def _run_in_flower(experiment: "Experiment", folder: Path, room: Room) -> None:
+    """Run an experiment in processes of Flower's, on this machine or in a cluster."""
     from fedsuite.engines.staging import check_code
 
     _check_folder(experiment, folder)

@@ -30,7 +30,7 @@ from fedsuite.results.layout import MANIFEST
 from fedsuite.results.writer import RunFolder
 from fedsuite.running.server import FinishedRun, run_experiment
 from fedsuite.running.worker import Worker, client_app_for, memory_store
-from fedsuite.training.app import Failures, answered
+from fedsuite.training.app import Failures, reply_of_error
 from fedsuite.training.store import MemoryStore
 from fedsuite.workarounds.identity import flower_identity, set_message_id
 
@@ -164,20 +164,20 @@ class LocalGrid(Grid):
             self._store.prune(versions)
 
     def _answers(self, messages: Sequence[Message]) -> Iterator[Message]:
-        """Yield the replies to messages, in any order."""
-        return map(self._answer, messages)
+        """Yield the replies to messages, in any order; an unknown node has an error."""
+        known, refused = [], []
+        for message in messages:
+            set_message_id(message, f"local-{next(self._message_ids)}")
+            if message.metadata.dst_node_id in self._node_ids:
+                known.append(message)
+            else:
+                unknown = Error(ErrorCode.NODE_UNAVAILABLE, "there is no such node")
+                refused.append(Message(unknown, reply_to=message))
+        return itertools.chain(self._answers_of_nodes(known), refused)
 
-    def _numbered(self, message: Message) -> Message | None:
-        """Give a message its number; return an error reply for an unknown node."""
-        set_message_id(message, f"local-{next(self._message_ids)}")
-        if message.metadata.dst_node_id in self._node_ids:
-            return None
-        unknown = Error(ErrorCode.NODE_UNAVAILABLE, "there is no such node")
-        return Message(unknown, reply_to=message)
-
-    def _answer(self, message: Message) -> Message:
-        refused = self._numbered(message)
-        return self._answer_here(message) if refused is None else refused
+    def _answers_of_nodes(self, messages: Sequence[Message]) -> Iterator[Message]:
+        """Yield the replies to messages to existing nodes, in any order."""
+        return map(self._answer_here, messages)
 
     def _answer_here(self, message: Message) -> Message:
         """Answer a message to an existing node in this process."""
@@ -188,7 +188,9 @@ class LocalGrid(Grid):
             self._states.get(message.metadata.dst_node_id),
         )
         try:
-            return answered(self._client_app, message, context)
+            return self._client_app(message, context)
+        except Exception as error:
+            return reply_of_error(message, error)
         finally:
             # Most apps leave nothing there, and there may be many nodes.
             if context.state:
@@ -219,41 +221,34 @@ class PooledGrid(LocalGrid):
         self._pool = pool
         self._processes = 1 + pool.num_workers
 
-    def _answers(self, messages: Sequence[Message]) -> Iterator[Message]:
-        refused = [(message, self._numbered(message)) for message in messages]
-        yield from (reply for _, reply in refused if reply is not None)
-        known = [message for message, reply in refused if reply is None]
-        yield from self._pool.answers(known, self._answer_here)
+    @override
+    def _answers_of_nodes(self, messages: Sequence[Message]) -> Iterator[Message]:
+        return self._pool.answers(messages, self._answer_here)
 
 
 def _unless_alike(replies: Iterator[Message]) -> Iterator[Message]:
     """Yield replies as they come; raise if all report one error in clients' code."""
-    held = _until_one_differs(replies)
+    held: list[Message] = []
+    failed: list[tuple[str, str]] = []
+    # Up to the first reply without the first one's error.
+    for reply in replies:
+        held.append(reply)
+        failures = failures_in(reply.content) if reply.has_content() else []
+        failed += failures
+        # No name may hold a reply that has been taken.
+        del reply
+        if not failures or len({place for place, _ in failed}) > 1:
+            break
+    else:
+        if len(failed) > 1:
+            place, reason = failed[0]
+            raise RunError(
+                f"all {len(failed)} clients failed alike, and would in each round: "
+                f"{reason} ({place}); the traceback above says how"
+            )
     while held:
         yield held.pop(0)
     yield from replies
-
-
-def _until_one_differs(replies: Iterator[Message]) -> list[Message]:
-    """Return the first replies, up to one without the first reply's error.
-
-    A separate function, so that no name holds a reply after the return.
-    """
-    held: list[Message] = []
-    failed: list[tuple[str, str]] = []
-    for reply in replies:
-        held.append(reply)
-        found = failures_in(reply.content) if reply.has_content() else []
-        failed += found
-        if not found or len({place for place, _ in failed}) > 1:
-            return held
-    if len(failed) > 1:
-        place, reason = failed[0]
-        raise RunError(
-            f"all {len(failed)} clients failed alike, and would in each round: "
-            f"{reason} ({place}); the traceback above says how"
-        )
-    return held
 
 
 def run_local(

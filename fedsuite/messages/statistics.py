@@ -85,6 +85,7 @@ def _is_named(name: str) -> bool:
     return _last_word(name) in _STATISTICS or _COLLECTION in re.findall(r"\w+", name)
 
 
+@lru_cache(maxsize=1 << 14)
 def _last_word(name: str) -> str:
     """Return the last word of a path, without the number that TensorFlow adds to it."""
     words = re.findall(r"\w+", name.partition(":")[0])

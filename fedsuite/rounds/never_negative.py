@@ -5,7 +5,7 @@ negative nowhere, neither as sent nor at any client, and a step would make it so
 the mean of the clients' ones, weighted by examples.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import numpy as np
 from typing_extensions import override
@@ -19,28 +19,19 @@ from fedsuite.rounds.validation import ClientReply
 
 
 class NeverNegative(Stage):
-    """Follows the arrays that are nowhere negative through a round.
+    """Follows the arrays that are nowhere negative through a round."""
 
-    Parameters
-    ----------
-    is_on
-        Returns whether the network is unknown.
-    """
-
-    def __init__(self, is_on: Callable[[], bool]) -> None:
-        self._is_on = is_on
+    def __init__(self) -> None:
         self._means: dict[str, WeightedMean] = {}
 
     @override
     def open(self, exchange: Exchange) -> None:
-        self._means = {}
-        if self._is_on():
-            sent = exchange.shared.get(ARRAYS, {})
-            self._means = {
-                name: WeightedMean()
-                for name, array in sent.items()
-                if not is_statistic(name, array) and _nowhere_negative(array)
-            }
+        sent = exchange.shared.get(ARRAYS, {})
+        self._means = {
+            name: WeightedMean()
+            for name, array in sent.items()
+            if not is_statistic(name, array) and _nowhere_negative(array)
+        }
 
     @override
     def reply(self, reply: ClientReply) -> Iterable[ClientReply]:

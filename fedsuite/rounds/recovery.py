@@ -171,10 +171,12 @@ class Recovery(Stage):
             f"blame. Suspected: {'; '.join(stories)}"
         )
 
-    def awake(self, client_ids: Sequence[int], server_round: int) -> list[int]:
+    def awake(self, client_ids: Sequence[int], server_round: int) -> Sequence[int]:
         """Return the clients that do not sit out; all, if most of them would."""
+        if not self._resting:
+            return client_ids
         awake = [k for k in client_ids if self._resting.get(k, 0) < server_round]
-        return awake if 2 * len(awake) > len(client_ids) else list(client_ids)
+        return awake if 2 * len(awake) > len(client_ids) else client_ids
 
     @override
     def state(self) -> State:

@@ -5,10 +5,9 @@ is in :meth:`RoundStrategy.stages` and :meth:`RoundStrategy.counting`.
 """
 
 from collections import ChainMap
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import wraps
-from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
+from typing import Any, ClassVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -31,6 +30,7 @@ from fedsuite.rounds.exchange import (
     Unused,
     build_messages,
 )
+from fedsuite.rounds.exchange_layer import ExchangeLayer
 from fedsuite.rounds.fedvarp import UpdateMemory
 from fedsuite.rounds.first_exchange import FirstExchanges
 from fedsuite.rounds.flower_clipping import CLIPPING_NORM, check_exchange, check_hello
@@ -61,25 +61,6 @@ DEFAULT_TIMEOUT = 3600.0
 
 _ACCOUNTED = ("fraction_train", "min_train_nodes", "clients_per_round", "seed")
 """Keywords on which the account of noise at the server rests, once a round has begun."""
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def knowing_buffers(
-    method: "Callable[Concatenate[RoundStrategy, P], R]",
-) -> "Callable[Concatenate[RoundStrategy, P], R]":
-    """Return a method during which the strategy's buffers are declared.
-
-    An app may call it in a loop of its own.
-    """
-
-    @wraps(method)
-    def knowing(self: "RoundStrategy", /, *args: P.args, **options: P.kwargs) -> R:
-        with buffers_declared(self._buffers):
-            return method(self, *args, **options)
-
-    return knowing
 
 
 class RoundStrategy(MethodContract):
@@ -115,7 +96,7 @@ class RoundStrategy(MethodContract):
         self.update_memory = UpdateMemory(lambda: len(self.members()))
         self.optimizer = ServerOptimizer(self)
         self.judge = Quorum()
-        self.never_negative = NeverNegative(lambda: self.buffers is None)
+        self.never_negative = NeverNegative()
         self.recovery = Recovery()
         self.privacy: CentralPrivacy | None = None
         if self.dp_noise_multiplier or self.target_epsilon:
@@ -175,6 +156,14 @@ class RoundStrategy(MethodContract):
     def corrections(self) -> tuple[Stage, ...]:
         """What moves the clients' updates before the method sees them: FedVARP's memory."""
         return (self.update_memory,) if self.fedvarp else ()
+
+    @property
+    def steps(self) -> tuple[Stage, ...]:
+        """What has a say in the server's step beside the method, of what is on."""
+        optimizers = (self.optimizer,) if self.optimizer.is_on else ()
+        # Whether the network is unknown: see NeverNegative.
+        guesses = (self.never_negative,) if self.buffers is None else ()
+        return (*optimizers, *guesses, *self.corrections)
 
     # ------------------------------------------------------------------- for methods to use
 
@@ -242,9 +231,12 @@ class RoundStrategy(MethodContract):
     def delivered(
         self, reader: ReplyReader, messages: Iterable[Message]
     ) -> Iterator[ClientReply]:
-        """Yield the replies that the round's aggregation is of, in client order."""
-        yield from self.passed(reader, messages, TRAIN)
-        self.reports[TRAIN].num_asked = len(reader.exchange.client_ids)
+        """Return the replies that the round's aggregation is of, in client order."""
+        return self.passed(reader, messages, TRAIN)
+
+    def num_asked(self, reader: ReplyReader) -> int:
+        """Return how many clients were asked for the replies that were delivered."""
+        return len(reader.exchange.client_ids)
 
     # ------------------------------------------------------------------------- the stages
 
@@ -263,7 +255,9 @@ class RoundStrategy(MethodContract):
         """Return what the replies that count go through: their rows, FedVARP, the layer."""
         stages: tuple[Stage, ...] = (self.metric_means[phase],)
         if phase == TRAIN and self.privacy is None:
-            stages += (self.never_negative, *self.corrections, self.layer)
+            stages += self.steps
+            if type(self.layer) is not ExchangeLayer:
+                stages += (self.layer,)
         return stages
 
     def keepers(self) -> tuple[Stage, ...]:
@@ -273,7 +267,7 @@ class RoundStrategy(MethodContract):
 
     def _undone_with_the_model(self) -> tuple[Stage, ...]:
         """Return the stages whose memory goes back with the model that comes back."""
-        return (self.optimizer, *self.corrections, self.guard)
+        return tuple(stage for stage in (*self.steps, self.guard) if stage.name)
 
     def passed(
         self, reader: ReplyReader, messages: Iterable[Message], phase: str
@@ -323,7 +317,6 @@ class RoundStrategy(MethodContract):
             return []
 
     @override
-    @knowing_buffers
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
@@ -331,17 +324,34 @@ class RoundStrategy(MethodContract):
             self._refuse_foreign(TRAIN, server_round, replies)
             return self._old_model(), None
         reader, report = self.pending.pop(TRAIN), self.reports[TRAIN]
-        try:
-            self._collect(reader, replies)
-            if self._asks_nobody(reader):
-                self.discarded()
+        counting = self.counting(TRAIN)
+        take = self.take if self.privacy is None else self.privacy.take
+        # An app may call this method in a loop of its own.
+        with buffers_declared(self._buffers):
+            try:
+                for stage in (*counting, *self._noise):
+                    stage.open(reader.exchange)
+                self._average = self.averaging.begin()
+                self.begin_aggregation(self._arrays)
+                # One at a time: on the local engine each client trains now.
+                for delivered in self.delivered(reader, replies):
+                    for reply in through(counting, delivered):
+                        self._infinite.note(reply.infinite)
+                        take(reply)
+                report.num_asked = self.num_asked(reader)
+                self.judge_first(reader)
+                tell_replies("aggregate_train", len(report.rows), report.num_asked)
+                if self._asks_nobody(reader):
+                    self.discarded()
+                    return self._old_model(), None
+                new = self._stepped(self._reduced(report), report)
+            except QuorumMissed as missed:
+                self._miss(missed)
                 return self._old_model(), None
-            new = self._stepped(self._reduced(report), report)
-        except QuorumMissed as missed:
-            self._miss(missed)
-            return self._old_model(), None
-        arrays = None if new is None else to_record(new)
-        return self.layer.after_training(arrays), self.metric_means[TRAIN].record()
+            finally:
+                report.bytes_up += reader.bytes_up
+            arrays = None if new is None else to_record(new)
+            return self.layer.after_training(arrays), self.metric_means[TRAIN].record()
 
     @override
     def configure_evaluate(
@@ -359,7 +369,6 @@ class RoundStrategy(MethodContract):
         return self._configure(EVALUATE, config)
 
     @override
-    @knowing_buffers
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
@@ -367,8 +376,10 @@ class RoundStrategy(MethodContract):
             self._refuse_foreign(EVALUATE, server_round, replies)
             return None
         reader, report = self.pending.pop(EVALUATE), self.reports[EVALUATE]
-        for reply in self.passed(reader, replies, EVALUATE):
-            through(self.counting(EVALUATE), reply)
+        counting = self.counting(EVALUATE)
+        with buffers_declared(self._buffers):
+            for reply in self.passed(reader, replies, EVALUATE):
+                through(counting, reply)
         report.num_asked = len(reader.exchange.client_ids)
         report.bytes_up += reader.bytes_up
         self.judge_first(reader)
@@ -394,23 +405,23 @@ class RoundStrategy(MethodContract):
             self._infinite = InfiniteEntries(whole)
             self._arrays = self._infinite.without(whole) if self._infinite else whole
 
-    @knowing_buffers
     def _configure(self, phase: str, config: ConfigRecord) -> list[Message]:
         report = self.reports[phase] = PhaseReport(phase, self._members.names)
         self.remarks.begin(self.server_round, report)
         self.metric_means[phase].begin(report)
         client_ids = self.drawn(phase)
         report.num_asked = len(client_ids)
-        if phase == TRAIN:
-            exchange = self.train_exchange(self._arrays, client_ids)
-            for stage in (self.optimizer, *self.corrections, *self._noise):
-                exchange = stage.ask(exchange)
-        else:
-            exchange = self.evaluate_exchange(self._arrays, client_ids)
-        exchange = repeating(self, exchange)
-        exchange = replace(exchange, config={**config, **exchange.config})
-        exchange = self.layer.ask(exchange)
-        reader, messages = self._open(exchange, phase)
+        with buffers_declared(self._buffers):
+            if phase == TRAIN:
+                exchange = self.train_exchange(self._arrays, client_ids)
+                for stage in (*self.steps, *self._noise):
+                    exchange = stage.ask(exchange)
+            else:
+                exchange = self.evaluate_exchange(self._arrays, client_ids)
+            exchange = repeating(self, exchange)
+            exchange = replace(exchange, config={**config, **exchange.config})
+            exchange = self.layer.ask(exchange)
+            reader, messages = self._open(exchange, phase)
         reader.note(messages)
         self.pending[phase] = reader
         report.num_asked = len(exchange.client_ids)
@@ -449,24 +460,6 @@ class RoundStrategy(MethodContract):
 
     # ------------------------------------------------- collect and check, reduce, and step
 
-    def _collect(self, reader: ReplyReader, messages: Iterable[Message]) -> None:
-        """Take the replies one at a time: on the local engine each client trains now."""
-        report, counting = self.reports[TRAIN], self.counting(TRAIN)
-        take = self.take if self.privacy is None else self.privacy.take
-        for stage in (*counting, *self._noise):
-            stage.open(reader.exchange)
-        self._average = self.averaging.begin()
-        self.begin_aggregation(self._arrays)
-        try:
-            for delivered in self.delivered(reader, messages):
-                for reply in through(counting, delivered):
-                    self._infinite.note(reply.infinite)
-                    take(reply)
-            self.judge_first(reader)
-        finally:
-            report.bytes_up += reader.bytes_up
-        tell_replies("aggregate_train", len(report.rows), report.num_asked)
-
     def _asks_nobody(self, reader: ReplyReader) -> bool:
         """Return whether an overridden configure_train left out all messages of a round."""
         nobody = reader.left_out and not reader.exchange.client_ids
@@ -503,10 +496,10 @@ class RoundStrategy(MethodContract):
     def _stepped(self, new: Arrays | None, report: PhaseReport) -> Arrays | None:
         """Return the model after the server's step, None if it stays as it was."""
         if new is not None:
-            new = self.optimizer.step(self._arrays, new)
-            new = self.never_negative.step(self._arrays, new)
+            for stage in self.steps:
+                new = stage.step(self._arrays, new)
             if all(map(all_finite, new.values())):
-                for stage in (self.optimizer, *self.corrections, self.guard):
+                for stage in (*self.steps, self.guard):
                     stage.counted()
                 self.recovery.note(report)
             else:

@@ -22,7 +22,7 @@ class Stage:
     Attributes
     ----------
     name
-        Name of its state in checkpoints.
+        Name of its state in checkpoints; empty if it has none.
     """
 
     name: ClassVar[str] = ""

@@ -1,23 +1,39 @@
-"""The strategy that all methods stand on.
+"""The strategy that all methods stand on, and the rounds of its run.
 
 A method overrides :meth:`FederatedStrategy.train_exchange`, which says what is sent and
 what must come back, :meth:`FederatedStrategy.take`, which takes in one reply, and
 :meth:`FederatedStrategy.aggregate`, which makes the new model of those that were taken.
+The rounds are Flower's own loop, with callbacks, resume, and an orderly end.
 """
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 
-from flwr.app import ArrayRecord, ConfigRecord
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from typing_extensions import override
 
+from fedsuite.core.errors import described
+from fedsuite.core.logs import ServerLogger, in_own_run, log_scope
+from fedsuite.messages.array_records import num_bytes, to_arrays
 from fedsuite.messages.records import EVALUATE, TRAIN
+from fedsuite.messages.statistics import buffers_declared, names_of_buffers
 from fedsuite.rounds.checkpoint import Checkpoint
-from fedsuite.rounds.events import Callback, RunState
-from fedsuite.rounds.loop import EvaluateFn, ShouldStop, run_rounds
+from fedsuite.rounds.events import Callback, RoundReport, RunState
 from fedsuite.rounds.round import RoundStrategy
+from fedsuite.rounds.telling import tell
 from fedsuite.workarounds.prompt_grid import PromptGrid
+
+logger = ServerLogger(__name__)
+
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+
+ShouldStop = Callable[[int, Result], bool]
+"""Gets a round's number and the result so far; true ends the run."""
+
+Configs = Mapping[str, ConfigRecord]
+"""Phase to what its messages are told beside the method's settings."""
 
 
 class FederatedStrategy(RoundStrategy):
@@ -66,5 +82,142 @@ class FederatedStrategy(RoundStrategy):
             EVALUATE: ConfigRecord() if evaluate_config is None else evaluate_config,
         }
         state = RunState(self, PromptGrid.around(grid), num_rounds, initial_arrays)
-        given = (evaluate_fn, should_stop, callbacks, resume)
-        return run_rounds(state, timeout, configs, *given)
+        state.result.arrays = state.arrays
+        if resume is not None:
+            resume.restore(state)
+            # Clients may be at work for who wrote the checkpoint.
+            self.attempt = self.attempt or time.time_ns() // 1_000_000
+        error: BaseException | None = None
+        try:
+            for callback in callbacks:
+                callback.on_start(state)
+            _tell_start(state, configs)
+            self.summary()
+            began = time.monotonic()
+            if evaluate_fn and resume is None:
+                metrics = _evaluate_on_server(state, evaluate_fn)
+                tell("Initial global evaluation results: %s", metrics)
+            state.stop_reason = state.stop_reason or _spent(state)
+            for server_round in range(state.server_round + 1, state.num_rounds + 1):
+                if state.stop_reason is not None:
+                    break
+                state.server_round = server_round
+                buffers = names_of_buffers(self.buffers or (), state.arrays)
+                with log_scope(round=server_round), buffers_declared(buffers):
+                    report = _run_round(state, timeout, configs, evaluate_fn)
+                    state.stop_reason = _spent(state)
+                    if should_stop is not None and should_stop(server_round, state.result):
+                        state.stop_reason = state.stop_reason or "should_stop is true"
+                    for callback in callbacks:
+                        callback.on_round_end(state, report)
+            _tell_end(state, time.monotonic() - began)
+        except BaseException as caught:
+            error = caught
+            raise
+        finally:
+            for callback in callbacks:
+                _end(callback, state, error)
+        return state.result
+
+
+def _spent(state: RunState) -> str | None:
+    """Return why noise at the server allows no further round, None if it does."""
+    privacy, server_round = state.strategy.privacy, state.server_round
+    if privacy is None or server_round in (0, state.num_rounds):
+        return None
+    return privacy.exhausted(server_round + 1) or None
+
+
+def _run_round(
+    state: RunState, timeout: float, configs: Configs, evaluate_fn: EvaluateFn | None
+) -> RoundReport:
+    """Train, evaluate, and return the round's report."""
+    strategy, grid, result = state.strategy, state.grid, state.result
+    server_round = state.server_round
+    wall, cpu = time.monotonic(), time.process_time()
+    tell("")
+    tell("[ROUND %d/%d]", server_round, state.num_rounds)
+    asked = strategy.configure_train(server_round, state.arrays, configs[TRAIN], grid)
+    replies = strategy.converse(grid, strategy.outgoing(TRAIN, asked), timeout)
+    arrays, metrics = strategy.aggregate_train(server_round, replies)
+    if arrays is not None:
+        state.arrays = result.arrays = arrays
+    if metrics is not None:
+        tell("\t└──> Aggregated MetricRecord: %s", metrics)
+        result.train_metrics_clientapp[server_round] = metrics
+    strategy.finish_round()
+    trained_wall, trained_cpu = time.monotonic(), time.process_time()
+    config = configs[EVALUATE]
+    asked = strategy.configure_evaluate(server_round, state.arrays, config, grid)
+    outgoing = strategy.outgoing(EVALUATE, asked)
+    replies = grid.send_and_receive(outgoing, timeout=timeout)
+    metrics = strategy.aggregate_evaluate(server_round, replies)
+    if metrics is not None:
+        tell("\t└──> Aggregated MetricRecord: %s", metrics)
+        result.evaluate_metrics_clientapp[server_round] = metrics
+    if evaluate_fn:
+        tell("Global evaluation")
+        tell("\t└──> MetricRecord: %s", _evaluate_on_server(state, evaluate_fn))
+    end_wall, end_cpu = time.monotonic(), time.process_time()
+    return RoundReport(
+        server_round=server_round,
+        num_rounds=state.num_rounds,
+        train=strategy.reports.get(TRAIN),
+        evaluate=strategy.reports.get(EVALUATE),
+        server_metrics=dict(result.evaluate_metrics_serverapp.get(server_round, {})),
+        method_metrics=dict(strategy.round_metrics),
+        seconds=end_wall - wall,
+        cpu_seconds=trained_cpu - cpu,
+        seconds_evaluate=end_wall - trained_wall,
+        evaluation_cpu_seconds=end_cpu - trained_cpu,
+    )
+
+
+def _end(callback: Callback, state: RunState, error: BaseException | None) -> None:
+    """Tell a callback that the run is over: what it raises must not cost the result."""
+    try:
+        callback.on_end(state, error)
+    except Exception as failure:
+        name = type(callback).__name__
+        logger.warning("%s failed at the end of the run: %s", name, described(failure))
+
+
+def _evaluate_on_server(state: RunState, evaluate_fn: EvaluateFn) -> MetricRecord | None:
+    metrics = evaluate_fn(state.server_round, state.arrays)
+    if metrics is not None:
+        state.result.evaluate_metrics_serverapp[state.server_round] = metrics
+    return metrics
+
+
+def _tell_start(state: RunState, configs: Mapping[str, ConfigRecord | None]) -> None:
+    """Tell what is about to run; ``configs`` are those of the phases by name."""
+    tell("Starting %s strategy:", type(state.strategy).__name__)
+    tell("\t├── Number of rounds: %d", state.num_rounds)
+    tell("\t├── ArrayRecord (%.2f MB)", num_bytes(to_arrays(state.arrays)) / 2**20)
+    for phase, config in configs.items():
+        # Bytes may be anything, keys among them.
+        shown = {
+            k: "<bytes>" if isinstance(v, bytes) else v for k, v in (config or {}).items()
+        }
+        tell("\t├── ConfigRecord (%s): %s", phase, shown or "(empty!)")
+    if state.server_round:
+        tell("\t├── Going on after round %d", state.server_round)
+
+
+def _tell_end(state: RunState, seconds: float) -> None:
+    """Tell the results."""
+    tell("")
+    if state.stop_reason is not None:
+        tell("Stopped after round %d: %s", state.server_round, state.stop_reason)
+    tell("Strategy execution finished in %.2fs", seconds)
+    tell("")
+    tell("Final results:")
+    tell("")
+    for line in _tables(state.result):
+        tell("\t%s", line)
+    tell("")
+
+
+def _tables(result: Result) -> list[str]:
+    """Return Flower's tables of a result; making them serialises its arrays."""
+    return [] if in_own_run() else str(result).splitlines()

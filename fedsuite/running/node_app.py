@@ -24,7 +24,7 @@ from fedsuite.running.node import (
 )
 from fedsuite.running.paths_at_home import paths_at_home
 from fedsuite.running.worker import Worker, experiment_run_name, state_folder
-from fedsuite.training.app import Answering, answered, make_client_app
+from fedsuite.training.app import Answering, make_client_app, reply_of_error
 from fedsuite.training.store import FileStore
 from fedsuite.workarounds.packed import packing_mod
 
@@ -90,7 +90,11 @@ class ExperimentApp(ClientApp):
         """Answer a message; of another machine's error no path leaves."""
         if is_simulated():
             return _answer(message, context)
-        return paths_at_home(answered(_logged, message, context), context.node_config)
+        try:
+            reply = _logged(message, context)
+        except Exception as error:
+            reply = reply_of_error(message, error)
+        return paths_at_home(reply, context.node_config)
 
 
 def _logged(message: Message, context: Context) -> Message:

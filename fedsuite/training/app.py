@@ -5,13 +5,13 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Protocol
 
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.clientapp.typing import ClientAppCallable, Mod
+from flwr.clientapp.typing import Mod
 from flwr.common.constant import ErrorCode
 
 from fedsuite.core.errors import FedsuiteError
@@ -84,30 +84,22 @@ def make_client_app(
     message's clients, whose rows are sooner read at once.
     """
     app = ClientApp(mods=mods)
-    node_failures = failures or Failures()
-
-    def handle(message: Message, context: Context) -> Message:
-        return answer(message, context, client_fn, node_failures, read_ahead)
-
-    def hello(message: Message, context: Context) -> Message:
-        return answer_hello(message, context, fingerprints)
-
+    handle = partial(
+        answer, client_fn=client_fn, failures=failures or Failures(), read_ahead=read_ahead
+    )
     for action in actions:
         category, _, name = action.partition(".")
         register = {"train": app.train, "evaluate": app.evaluate, "query": app.query}
         register[category](name or "default")(handle)
-    app.query("hello")(hello)
+    app.query("hello")(partial(answer_hello, fingerprints=fingerprints))
     return app
 
 
-def answered(app: ClientAppCallable, message: Message, context: Context) -> Message:
-    """Return an app's reply to a message, an error if it fails."""
-    try:
-        return app(message, context)
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
-        failure = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason)
-        return Message(failure, reply_to=message)
+def reply_of_error(message: Message, error: Exception) -> Message:
+    """Return the reply to a message at which an app raised an error."""
+    reason = f"{type(error).__name__}: {error}"
+    failure = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason)
+    return Message(failure, reply_to=message)
 
 
 def answer_hello(
@@ -150,8 +142,13 @@ def answer(
         with suppress(Exception):
             read_ahead(context, [request.client_id for request in requests])
     for request in requests:
+        client_id = request.client_id
         with _noted(request):
-            _add_answer(content, context, client_fn, request, failures)
+            try:
+                reply = client_fn(context, client_id).answer(request)
+                add_entry(content, client_id, reply)
+            except Exception as error:
+                add_entry(content, client_id, *_said_of(error, client_id, failures))
     return Message(content, reply_to=message)
 
 
@@ -165,31 +162,21 @@ def _noted(request: Request) -> Iterator[None]:
         logger.info("answered %s in %.3f s", request.message_type, seconds)
 
 
-def _add_answer(
-    content: RecordDict,
-    context: Context,
-    client_fn: ClientFn,
-    request: Request,
-    failures: Failures,
-) -> None:
-    """Add one client's entry to the reply: its answer, or why it has none."""
-    client_id = request.client_id
-    try:
-        add_entry(content, client_id, client_fn(context, client_id).answer(request))
-    except FedsuiteError as error:
+def _said_of(error: Exception, client_id: int, failures: Failures) -> tuple[str, ...]:
+    """Log a client's error; return what its entry of the reply says of it."""
+    kind = type(error).__name__
+    if isinstance(error, FedsuiteError):
         # One line that says it all: the server logs it with the reply.
-        add_entry(content, client_id, str(error), type(error).__name__)
-    except (OSError, MemoryError) as error:
+        return str(error), kind
+    reason = f"{kind}: {error}"
+    if isinstance(error, OSError | MemoryError):
         # The machine's, not the code's: it may pass.
-        logger.exception("client %d failed", client_id)
-        kind = type(error).__name__
-        add_entry(content, client_id, f"{kind}: {error}", kind)
-    except Exception as error:
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        kind = type(error).__name__
-        place = f"{kind} in {Path(where.filename).name}, line {where.lineno}"
-        failures.tell(place, client_id, error)
-        add_entry(content, client_id, f"{kind}: {error}", kind, place)
+        logger.error("client %d failed", client_id, exc_info=error)
+        return reason, kind
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{kind} in {Path(where.filename).name}, line {where.lineno}"
+    failures.tell(place, client_id, error)
+    return reason, kind, place
 
 
 @cache

@@ -310,7 +310,8 @@ class FederatedClient(NumPyClient):
         Layers draw from torch's global stream, which is put back afterwards.
         """
         keys = (server_round, self.client_id)
-        self._views = server_round, torch_stream(self.seed, f"{purpose}-views", *keys)
+        if self.self_regularisation is not None:
+            self._views = server_round, torch_stream(self.seed, f"{purpose}-views", *keys)
         on_gpu = self.train_data.features.is_cuda
         devices = [torch.cuda.current_device()] if on_gpu else []
         with torch.random.fork_rng(devices=devices):

@@ -136,8 +136,8 @@ def test_run_that_fails_leaves_its_reason_in_the_manifest(tmp_path: Path) -> Non
 
 def test_numbers_of_pushed_messages_stand_in_their_order_whatever_that_of_replies() -> None:
     class Backwards(LocalGrid):
-        def _answers(self, messages: Any) -> Any:
-            return reversed([self._answer(message) for message in messages])
+        def _answers_of_nodes(self, messages: Any) -> Any:
+            return reversed([self._answer_here(message) for message in messages])
 
     with flower_identity():
         grid = Backwards(counting_app(), 3)

@@ -96,12 +96,12 @@ class Counting(LocalGrid):
 
     counts: list[int]
 
-    def _answer(self, message: Message) -> Message:
+    def _answer_here(self, message: Message) -> Message:
         metadata = message.metadata
         parts = message.content, metadata.message_type, metadata.group_id, 0
         if not metadata.message_type.startswith("query"):
             self.counts.append(len(unpack_requests(*parts)[0]))
-        return super()._answer(message)
+        return super()._answer_here(message)
 
 
 def lines(folder: Path) -> list[str]:

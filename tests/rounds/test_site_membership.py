@@ -102,13 +102,13 @@ class Greeted(Registered):
     failing: Sequence[int] = ()
     hellos: int = 0
 
-    def _answer(self, message: Message) -> Message:
+    def _answer_here(self, message: Message) -> Message:
         self.hellos += message.metadata.message_type == HELLO
         if message.metadata.dst_node_id in self.failing:
             message.metadata.__dict__["_message_id"] = "failing"
             error = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "its own log\nsays why")
             return Message(error, reply_to=message)
-        return super()._answer(message)
+        return super()._answer_here(message)
 
 
 def test_sites_are_greeted_once_and_visitors_never() -> None:
@@ -177,8 +177,8 @@ def greeted_with(
     """Return a grid whose nodes say a fact, a hash of their columns; others say none."""
 
     class Told(Greeted):
-        def _answer(self, message: Message) -> Message:
-            reply = super()._answer(message)
+        def _answer_here(self, message: Message) -> Message:
+            reply = super()._answer_here(message)
             if message.metadata.message_type == HELLO:
                 fact = facts.get(message.metadata.dst_node_id)
                 if fact is not None:

@@ -72,8 +72,7 @@ def test_errors_of_dead_nodes_name_the_right_ones(way: str) -> None:
     """The SuperLink is node 1, and answers for the dead."""
 
     class Dead(RefusingGrid):
-        def _answer(self, message: Message) -> Message:
-            self._numbered(message)
+        def _answer_here(self, message: Message) -> Message:
             return mark(Message(Error(5, "gone"), reply_to=message), src_node_id=1)
 
     inner = Dead(echo_app(), 3, way=way, refused=[1001])
@@ -237,11 +236,10 @@ def test_a_site_whose_hello_is_refused_is_away_and_no_failure() -> None:
     class Gone(Registered):
         gone = True
 
-        def _answer(self, message: Message) -> Message:
+        def _answer_here(self, message: Message) -> Message:
             if self.gone and message.metadata.dst_node_id == 1001:
-                self._numbered(message)
                 return refused_hello(message)
-            return super()._answer(message)
+            return super()._answer_here(message)
 
     grid = Gone(matrix_app(), SITE_NODES)
     directory = site_directory()

@@ -33,7 +33,7 @@ from fedsuite.engines.pool.packing import (
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.messages.records import Arrays
 from fedsuite.running.worker import Worker, client_app_for
-from fedsuite.training.app import Failures, answered
+from fedsuite.training.app import Failures, reply_of_error
 from fedsuite.workarounds.identity import flower_identity, set_message_id
 
 
@@ -100,7 +100,10 @@ def serve(line: Connection, arenas: Arenas) -> None:
                     app = client_app_for(Worker(experiment, store), failures)
                 node = message.metadata.dst_node_id
                 context = node_context(node, setup["nodes"], config)
-                reply = answered(app, message, context)
+                try:
+                    reply = app(message, context)
+                except Exception as error:
+                    reply = reply_of_error(message, error)
                 answer = _answer(reply, store, arenas.all[up_arena(told["reply"])])
                 answer["failures"], failures.found = failures.found, []
             except Exception as error:

@@ -119,6 +119,7 @@ class FedBuff(FedAvg):
     outstanding: Outstanding = state(default_factory=Outstanding)
     _came: list[tuple[Sent, Message]] = state(default_factory=list)
     _heard_of: set[int] = state(default_factory=set)
+    _num_asked: int = state(default_factory=int)
 
     @override
     def drawn(self, phase: str) -> list[int]:
@@ -168,7 +169,7 @@ class FedBuff(FedAvg):
         fresh = [self._now(held, arrays) for held in due]
         # Who is still in training is no failure of this round.
         failed = {r.client_id for r in report.rejections} - {None}
-        report.num_asked = len(failed | {held.reply.client_id for held in due})
+        self._num_asked = len(failed | {held.reply.client_id for held in due})
         self.held = [
             as_change(held, arrays) if held.server_round == self.server_round else held
             for held in self.held
@@ -177,6 +178,10 @@ class FedBuff(FedAvg):
         for reply in sorted(fresh, key=lambda r: r.client_id):
             # As long as it is from this round's model, whatever it was when it came.
             yield from self.update_norms.reply(reply)
+
+    @override
+    def num_asked(self, reader: ReplyReader) -> int:
+        return self._num_asked
 
     @override
     def weight_of(self, reply: ClientReply) -> float:
