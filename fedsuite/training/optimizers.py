@@ -13,8 +13,6 @@ import torch
 from torch.optim import SGD, Adam, Optimizer
 from typing_extensions import override
 
-from fedsuite.workarounds.torch_modules import fused_sgd, has_step_hook
-
 __all__ = ["PlainAdam", "PlainSGD"]
 
 
@@ -26,29 +24,7 @@ class PlainSGD(SGD):
 
     @override
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        is_plain = closure is None and not has_step_hook(self)
-        if not is_plain or not all(map(_moves_plainly, self.param_groups)):
-            return _step_of_sgd(self, closure)
-        with torch.no_grad():
-            for group in self.param_groups:
-                moved = [p for p in group["params"] if p.grad is not None]
-                if moved:
-                    fused_sgd(
-                        moved,
-                        [p.grad for p in moved],
-                        [],
-                        weight_decay=group["weight_decay"],
-                        momentum=0.0,
-                        lr=group["lr"],
-                        dampening=0.0,
-                        nesterov=False,
-                        maximize=False,
-                        is_first_step=True,
-                    )
-        return None
-
-    # Torch would wrap it for its profiler, which takes as long as two steps.
-    step.hooked = True  # type: ignore[attr-defined]
+        return _step_of_sgd(self, closure)
 
 
 class PlainAdam(Adam):
@@ -62,12 +38,5 @@ class PlainAdam(Adam):
         return _step_of_adam(self, closure)
 
 
-def _moves_plainly(group: dict[str, Any]) -> bool:
-    """Return whether a step is one call of torch's fused kernel, with no state."""
-    switched = ("momentum", "maximize", "differentiable")
-    on_cpu = all(p.is_cpu for p in group["params"])
-    return on_cpu and bool(group["fused"]) and not any(group[name] for name in switched)
-
-
-_step_of_sgd = Optimizer.profile_hook_step(torch.no_grad()(unwrap(SGD.step)))
+_step_of_sgd = torch.no_grad()(unwrap(SGD.step))
 _step_of_adam = torch.no_grad()(unwrap(Adam.step))

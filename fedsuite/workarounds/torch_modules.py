@@ -1,12 +1,11 @@
 """What torch's modules hold, read without the time that torch's own ways take.
 
 ``state_dict`` takes longer than a copy of all that is in a small model. That a module or a
-parameter has hooks is told by no public name. A step of a small network needs the kernels
-that autograd and torch's optimiser call, whose names are private too: the optimiser's own
-way to its kernel takes five times as long as the kernel.
+parameter has hooks is told by no public name. Without autograd a step of a small network
+needs the kernel that autograd calls, whose name is private too.
 
 Seen in torch 2.13. To delete when ``state_dict`` of a model of two layers takes no longer
-than :func:`plain_state`, and hooks and these kernels have public names.
+than :func:`plain_state`, and hooks and that kernel have public names.
 """
 
 from functools import cache
@@ -17,9 +16,6 @@ from torch import Tensor, nn
 log_softmax_backward = torch.ops.aten._log_softmax_backward_data.default
 """The gradient of ``log_softmax``, down to the overload, for which torch looks in each call
 otherwise."""
-
-fused_sgd = torch._fused_sgd_
-"""A step of SGD of all parameters in one call, in place."""
 
 
 def plain_state(model: nn.Module) -> dict[str, Tensor] | None:
@@ -37,11 +33,6 @@ def is_hooked(module: nn.Module) -> bool:
 def has_gradient_hook(parameter: Tensor) -> bool:
     """Return whether something is called when a parameter's gradient is known."""
     return bool(parameter._backward_hooks)
-
-
-def has_step_hook(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether something is called at an optimiser's steps."""
-    return bool(optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks)
 
 
 def _collect(module: nn.Module, prefix: str, state: dict[str, Tensor]) -> bool:
