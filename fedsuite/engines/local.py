@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 from flwr.app import Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
-from flwr.serverapp import Grid
-from flwr.supercore.run import Run as FlowerRun
 from typing_extensions import override
 
 from fedsuite.core.errors import RunError
 from fedsuite.core.keys import AUTO, Value
 from fedsuite.core.own_process import cores
 from fedsuite.core.progress import counted
+from fedsuite.engines.grid import GridHere
 from fedsuite.engines.nodes import FIRST_NODE, node_context
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.run_settings import RunSettings
@@ -50,7 +49,7 @@ _MESSAGES_PER_PROCESS = 8
 """Least messages of an exchange to each process, for they may take unlike times."""
 
 
-class LocalGrid(Grid):
+class LocalGrid(GridHere):
     """A Grid that calls a ClientApp in this process.
 
     The grid works with any ClientApp and any Flower strategy, inside
@@ -80,56 +79,13 @@ class LocalGrid(Grid):
         store: MemoryStore | None = None,
         most_clients: int = 1,
     ) -> None:
+        super().__init__(1, range(FIRST_NODE, FIRST_NODE + num_nodes))
         self._most_clients = most_clients
         self._client_app = client_app
         self._store = store
         self._message_ids = itertools.count(1)
-        self._replies: dict[str, Message] = {}
-        self._node_ids = range(FIRST_NODE, FIRST_NODE + num_nodes)
         self._run_config = dict(run_config or {})
         self._states: dict[int, RecordDict] = {}
-
-    def set_run(self, run: FlowerRun) -> None:
-        """Do nothing, because there is one run."""
-
-    @property
-    @override
-    def run(self) -> FlowerRun:
-        return FlowerRun.create_empty(run_id=1)
-
-    @override
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        return Message(content, dst_node_id, message_type, group_id=group_id, ttl=ttl)
-
-    @override
-    def get_node_ids(self) -> list[int]:
-        return list(self._node_ids)
-
-    @override
-    def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        sent = list(messages)
-        for reply in self._answers(sent):
-            self._replies[reply.metadata.reply_to_message_id] = reply
-        # In the order of the messages, not of the replies.
-        return [message.metadata.message_id for message in sent]
-
-    @override
-    def pull_messages(  # type: ignore[override]
-        self,
-        reply_to_message_ids: Iterable[str] | None = None,
-        *,
-        message_ids: Iterable[str] | None = None,
-    ) -> list[Message]:
-        # Flower 1.43 has the first name, the versions before have the second.
-        wanted = list(reply_to_message_ids or message_ids or ())
-        return [self._replies.pop(key) for key in wanted if key in self._replies]
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -163,8 +119,8 @@ class LocalGrid(Grid):
         if self._store is not None:
             self._store.prune(versions)
 
+    @override
     def _answers(self, messages: Sequence[Message]) -> Iterator[Message]:
-        """Yield the replies to messages, in any order; an unknown node has an error."""
         known, refused = [], []
         for message in messages:
             set_message_id(message, f"local-{next(self._message_ids)}")

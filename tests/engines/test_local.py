@@ -86,6 +86,9 @@ def test_push_and_pull() -> None:
         [first] = grid.pull_messages(pushed)
         assert facts(first)["partition"] == 0
         assert list(grid.pull_messages(pushed)) == []
+        # Flower 1.43 takes all without ids; an empty list is none.
+        grid.push_messages(ask(grid, [1000, 1001]))
+        assert [len(grid.pull_messages(*ids)) for ids in (([],), (), ())] == [0, 2, 0]
 
 
 def test_identity_is_lent_and_taken_back() -> None:

@@ -112,4 +112,4 @@ def test_what_would_be_found() -> None:
 def test_start_and_the_grids_are_among_them() -> None:
     found = {str(case.id) for case in OVERRIDES}
     assert f"{FederatedStrategy.__name__}.start" in found
-    assert {"PackedGrid.pull_messages", "LocalGrid.pull_messages"} <= found
+    assert {"PackedGrid.pull_messages", "GridHere.pull_messages"} <= found

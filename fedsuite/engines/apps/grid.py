@@ -7,14 +7,13 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.app import ConfigRecord, Error, Message
 from flwr.common.constant import ErrorCode
-from flwr.serverapp import Grid
-from flwr.supercore.run import Run as FlowerRun
 from typing_extensions import override
 
 from fedsuite.core.rng import OwnStreams, States
 from fedsuite.engines.apps.nodes import Answer, Federation, Nodes, own_copy
+from fedsuite.engines.grid import GridHere
 from fedsuite.messages.records import EVALUATE, TRAIN
 from fedsuite.training.fault_plan import FaultPlan
 from fedsuite.workarounds.identity import set_message_id
@@ -90,7 +89,7 @@ class Watcher(Protocol):
         """Take in messages, the replies to them, and the seconds that these took."""
 
 
-class AppGrid(Grid):
+class AppGrid(GridHere):
     """A Grid whose nodes live in this process, or in worker processes.
 
     The grid works with any app, legacy or not. Its replies are a list, in the order of the
@@ -115,66 +114,24 @@ class AppGrid(Grid):
         faults: FaultPlan | None = None,
         watcher: Watcher | None = None,
     ) -> None:
-        self._run = FlowerRun.create_empty(run_id=federation.run_id)
+        super().__init__(federation.run_id, federation.node_ids)
         self._partitions = {node: k for k, node in enumerate(federation.node_ids)}
         self._answering = answering
         self._faults = faults or FaultPlan()
         self._watcher = watcher
         self._message_ids = itertools.count(1)
-        self._replies: dict[str, Message] = {}
         self._server_round = 0
-
-    @override
-    def set_run(self, run: FlowerRun) -> None:
-        self._run = run
-
-    @property
-    @override
-    def run(self) -> FlowerRun:
-        return self._run
-
-    @override
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        return Message(content, dst_node_id, message_type, group_id=group_id, ttl=ttl)
-
-    @override
-    def get_node_ids(self) -> list[int]:
-        return list(self._partitions)
-
-    @override
-    def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        pushed = list(messages)
-        for reply in self._exchange(pushed):
-            self._replies[reply.metadata.reply_to_message_id] = reply
-        return [message.metadata.message_id for message in pushed]
-
-    @override
-    def pull_messages(  # type: ignore[override]
-        self,
-        reply_to_message_ids: Iterable[str] | None = None,
-        *,
-        message_ids: Iterable[str] | None = None,
-    ) -> list[Message]:
-        # Flower 1.43 has the first name, the versions before have the second.
-        wanted = list(reply_to_message_ids or message_ids or ())
-        return [self._replies.pop(key) for key in wanted if key in self._replies]
 
     @override
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> list[Message]:
-        return list(self._exchange(list(messages), timeout))
+        return list(self._answers(list(messages), timeout))
 
     # --------------------------------------------------------------------------- machinery
 
-    def _exchange(
+    @override
+    def _answers(
         self, messages: Sequence[Message], timeout: float | None = None
     ) -> Iterator[Message]:
         """Yield the replies that came in time, in the order of the messages."""
