@@ -484,7 +484,9 @@ def _check(schema: TableSchema) -> None:
             f"{schema.num_classes} classes: expected at least 2, or 0 for a target that is "
             "a number"
         )
-    if schema.tokens < 0 or (schema.tokens and (schema.categories or schema.needs_means)):
+    if schema.tokens < 0 or (
+        schema.tokens and (schema.categories or schema.missing != "refuse")
+    ):
         raise ConfigError(
             f"tokens = {schema.tokens}: rows of word numbers have no categories, and no "
             "missing values"
