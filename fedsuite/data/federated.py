@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from fedsuite.core.column_scaling import ColumnScaling, ColumnSums
 from fedsuite.core.errors import DataError, Refused
 from fedsuite.core.keys import Value
 from fedsuite.core.least_recent import LeastRecent
-from fedsuite.data.column_scaling import ColumnScaling, ColumnSums
 from fedsuite.data.division import Partition
 from fedsuite.data.public import PublicData
 from fedsuite.data.rows import Rows

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from typing_extensions import override
 
 from fedsuite.core.errors import DataError, FedsuiteError, one_line
@@ -36,6 +35,8 @@ class OwnRows(Source):
         The rows of a subject, if there are any, are a group. Owners are numbered in the
         order of their names.
         """
+        import torch
+
         from fedsuite.data.site_loading import check_rows, site_data
 
         where = f"dataset {spec.name}"

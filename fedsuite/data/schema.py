@@ -28,9 +28,9 @@ from typing import Any, Literal, cast
 import numpy as np
 import numpy.typing as npt
 
+from fedsuite.core.column_scaling import ColumnScaling
 from fedsuite.core.errors import ConfigError, DataError
 from fedsuite.core.text import escape_taken, read_text, toml
-from fedsuite.data.column_scaling import ColumnScaling
 from fedsuite.data.columns import difference
 from fedsuite.data.table_values import (
     as_arrow,

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
+from fedsuite.core.column_scaling import ColumnScaling, ColumnSums
 from fedsuite.core.errors import ConfigError, DataError
 from fedsuite.core.keys import Value
 from fedsuite.core.text import read_toml
-from fedsuite.data.column_scaling import ColumnScaling, ColumnSums
 from fedsuite.data.columns import difference
 from fedsuite.data.data_settings import DataSettings
 from fedsuite.data.division import Partition

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from fedsuite.core.column_scaling import ColumnScaling, ColumnSums
 from fedsuite.core.errors import ConfigError, DataError
-from fedsuite.data.column_scaling import ColumnScaling, ColumnSums
 from fedsuite.data.schema import TableSchema
 
 TEXT = """

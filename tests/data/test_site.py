@@ -253,7 +253,7 @@ def test_files_that_are_not_there_or_no_parquet(tmp_path: Path) -> None:
     assert "no such file or folder: name it with data" in fails(tmp_path / "none")
     assert "no file *.parquet, *.csv, *.tsv: put some there" in fails(tmp_path)
     write(tmp_path / "train-0.parquet", COLUMNS)
-    assert "no file test-*.parquet beside" in fails(tmp_path)
+    assert "no file test-*.parquet or .csv beside" in fails(tmp_path)
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 nonsense")
     assert "not a readable Parquet file" in fails(tmp_path / "bad.parquet")
 
