@@ -102,7 +102,7 @@ class SiteFederation(FederatedData):
 
     @property
     @override
-    def column_scaling(self) -> ColumnScaling | None:  # type: ignore[override]
+    def column_scaling(self) -> ColumnScaling | None:
         """What is done to columns of tables; None where nothing is, or nobody knows yet.
 
         A rehearsal adds up what its sites would tell. Elsewhere :attr:`told_scaling` says

@@ -38,7 +38,7 @@ _MOST = 2000
 
 def federated_spec(values: Mapping[str, Value]) -> DatasetSpec:
     """Return the data set of an experiment with sites."""
-    spec = DATASETS[values["dataset"]]
+    spec = DATASETS[str(values["dataset"])]
     return spec.source.of(values).shaped(spec)
 
 
