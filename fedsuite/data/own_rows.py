@@ -4,7 +4,7 @@ The function is called as ``function(data_dir, test_fraction)`` and returns a
 :class:`~fedsuite.data.site.SiteData`, as the adapter of a site does. It must return the
 same rows in every process. Shape and classes are those of the rows: 8-bit inputs
 ``[rows, channels, height, width]`` are images, scaled to 0..1; float32 inputs are taken as
-they are.
+they are; int64 inputs ``[rows, length]`` are numbers of words, for an embedding.
 """
 
 from dataclasses import replace
@@ -35,6 +35,8 @@ class OwnRows(Source):
         The rows of a subject, if there are any, are a group. Owners are numbered in the
         order of their names.
         """
+        import torch
+
         from fedsuite.data.site_loading import check_rows, site_data
 
         where = f"dataset {spec.name}"
@@ -52,7 +54,9 @@ class OwnRows(Source):
             ) from error
         checked = site_data(where, "function", data)
         parts = checked.train, checked.test
-        largest = max(0, *(int(part.labels.max()) for part in parts))
+        # Labels that are no classes are refused below.
+        classes = [p.labels for p in parts if p.labels.dtype == torch.int64]
+        largest = max(0, *(int(labels.max()) for labels in classes), 0)
         described = _described(spec, checked.train.features.numpy(), largest)
         check_rows(where, "function", described, checked)
         types = [str(part.features.dtype) for part in parts]
@@ -85,10 +89,12 @@ def _described(
     shape = features.shape[1:]
     is_image = features.dtype == np.uint8 and len(shape) == 3
     channels = shape[0] if is_image else 0
+    words = features.dtype == np.int64
     return replace(
         spec,
         input_shape=shape,
         num_classes=largest_label + 1,
         mean=(0.0,) * channels,
         std=(1.0,) * channels,
+        words=words,
     )

@@ -3,12 +3,13 @@
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from fedsuite.core.settings import Settings
+from fedsuite.data.schema import TableSchema
 
 IntArray = npt.NDArray[np.int64]
 
@@ -26,8 +27,8 @@ class RawData:
         Unscaled values ``[rows, *input_shape]``, 8-bit for images. May be mapped from a
         file: never write into it.
     labels
-        Class of each row, ``0 .. num_classes - 1``. Of sequences ``[rows, length]``, one
-        target or :data:`IGNORED` per position.
+        Class of each row, ``0 .. num_classes - 1``; float32 where targets are numbers.
+        Of sequences ``[rows, length]``, one target or :data:`IGNORED` per position.
     ids
         Natural owner of each row (a writer, a celebrity) as a number ``0, 1, ...``;
         ``None`` where the data set names none.
@@ -46,7 +47,7 @@ class RawData:
     """
 
     features: npt.NDArray[Any]
-    labels: IntArray
+    labels: npt.NDArray[Any]
     ids: IntArray | None = None
     num_train: int | None = None
     groups: IntArray | None = None
@@ -94,6 +95,13 @@ class DatasetSpec:
     reader
         Function of one's own that reads the rows, as ``module:name``; its rows then say
         classes and shape. Empty for a source that knows.
+    schema
+        Columns of a table; None where rows are no table, or nobody named its columns.
+    class_names
+        Names of the classes in order, such as those of folders; empty where classes are
+        numbers.
+    words
+        Whether inputs are numbers of words, int64, which an embedding takes.
     """
 
     name: str
@@ -115,6 +123,9 @@ class DatasetSpec:
     resize: bool = False
     files: tuple[str, ...] = ()
     reader: str = ""
+    schema: TableSchema | None = None
+    class_names: tuple[str, ...] = ()
+    words: bool = False
 
     @property
     def file_patterns(self) -> tuple[str, ...]:
@@ -131,6 +142,9 @@ class DatasetSpec:
 
 class Source(Settings, ABC):
     """Reader of a data set's rows; the keys are those of this data set alone."""
+
+    READS_FOLDER: ClassVar[bool] = False
+    """Whether ``data-dir`` is the folder of its files itself."""
 
     @abstractmethod
     def load(self, spec: DatasetSpec, data_dir: Path | None) -> RawData:
