@@ -1,0 +1,244 @@
+"""What models are trained for, and how they are scored: one declaration per task.
+
+A task says what labels look like, which losses clients can minimise, which scores its
+models have, and which file computes them. A score says its unit and which direction is
+better. All else follows: columns of ``clients.jsonl`` and ``rounds.jsonl``, comparisons,
+choices of models, and the table of ``docs/how-to/tasks_and_scores.md``.
+
+This module declares, and imports neither torch nor scikit-learn. The file that
+:attr:`Task.module` names computes; :mod:`fedsuite.training.tasks` says what it holds.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+from typing import Literal
+
+PER_CENT = "%"
+
+Labels = Literal["class", "labels", "number", "time and event"]
+"""What stands for a row: one class; 0 or 1 for each of several labels; a number; a time of
+follow-up, and 1 where the event was seen, 0 where the row is censored."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """A number that tells how good a model is on some rows.
+
+    Parameters
+    ----------
+    name
+        Name in replies and keys; with underscores the column of ``clients.jsonl``.
+    title
+        Words for tables.
+    higher
+        Whether more is better.
+    unit
+        Unit of what is shown: :data:`PER_CENT` for fractions, which files hold as such;
+        empty for that of the target.
+    least, largest
+        What it can be, in the files' unit.
+    """
+
+    name: str
+    title: str
+    higher: bool = True
+    unit: str = PER_CENT
+    least: float = 0.0
+    largest: float = 1.0
+
+    @property
+    def column(self) -> str:
+        """Column of ``clients.jsonl``."""
+        return self.name.replace("-", "_")
+
+    @property
+    def factor(self) -> float:
+        """What a number of the files is multiplied by to be shown."""
+        return 100.0 if self.unit == PER_CENT else 1.0
+
+    def can_be(self, value: float) -> bool:
+        """Return whether a number can be this score; NaN cannot."""
+        return math.isfinite(value) and self.least <= value <= self.largest
+
+
+def _error(name: str, title: str) -> Score:
+    return Score(name, title, higher=False, unit="", largest=math.inf)
+
+
+ACCURACY = Score("accuracy", "accuracy")
+
+SCORES: Mapping[str, Score] = MappingProxyType(
+    {
+        score.name: score
+        for score in (
+            ACCURACY,
+            Score("balanced-accuracy", "balanced accuracy"),
+            Score("macro-f1", "macro F1"),
+            Score("micro-f1", "micro F1"),
+            Score("auroc", "AUROC"),
+            Score("micro-auroc", "micro AUROC"),
+            Score("auprc", "AUPRC"),
+            Score("sensitivity", "sensitivity"),
+            Score("specificity", "specificity"),
+            Score("brier", "Brier score", higher=False),
+            Score("calibration-error", "calibration error", higher=False),
+            _error("mae", "mean absolute error"),
+            _error("rmse", "root mean squared error"),
+            Score("r2", "R2", least=-math.inf),
+            Score("coverage-error", "coverage error", higher=False),
+            Score("concordance", "concordance"),
+            Score("integrated-brier", "integrated Brier score", higher=False),
+        )
+    }
+)
+"""All scores by name."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What models are trained for.
+
+    Parameters
+    ----------
+    name
+        Value of the key ``task``.
+    labels
+        What stands for a row.
+    losses
+        Values of the key ``loss``; the first is the default.
+    scores
+        Values of the key ``scores``; the first is the main score, by which models are
+        chosen unless a key names another.
+    short
+        The scores of ``scores = "auto"``.
+    module
+        File that computes losses and scores; see :mod:`fedsuite.training.tasks`.
+    lists
+        Further values of the key ``scores``, which are several numbers and no one score.
+    """
+
+    name: str
+    labels: Labels
+    losses: tuple[str, ...]
+    scores: tuple[str, ...]
+    short: tuple[str, ...]
+    module: str
+    lists: tuple[str, ...] = ()
+
+    @property
+    def main(self) -> Score:
+        """The score by which models are chosen."""
+        return SCORES[self.scores[0]]
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether each row has one class, and a model one logit per class."""
+        return self.labels == "class"
+
+
+CONFUSION = "confusion-matrix"
+"""Value of the key ``scores``: how many rows of each class are taken for each class."""
+
+BY_LABEL = "by-label"
+"""Value of the key ``scores``: AUROC and F1 of each label."""
+
+_OF_CLASSES = (
+    "accuracy",
+    "balanced-accuracy",
+    "macro-f1",
+    "auroc",
+    "auprc",
+    "brier",
+    "calibration-error",
+)
+
+TASKS: Mapping[str, Task] = MappingProxyType(
+    {
+        task.name: task
+        for task in (
+            Task(
+                "classification",
+                "class",
+                ("cross-entropy", "focal"),
+                _OF_CLASSES,
+                ("accuracy",),
+                "fedsuite.training.classes",
+                (CONFUSION,),
+            ),
+            Task(
+                "binary",
+                "class",
+                ("cross-entropy", "focal"),
+                ("auroc", "auprc", "sensitivity", "specificity")
+                + tuple(name for name in _OF_CLASSES if not name.startswith("au")),
+                ("accuracy", "auroc", "auprc"),
+                "fedsuite.training.classes",
+                (CONFUSION,),
+            ),
+            Task(
+                "multi-label",
+                "labels",
+                ("binary-cross-entropy",),
+                ("auroc", "micro-auroc", "macro-f1", "micro-f1"),
+                ("auroc", "macro-f1"),
+                "fedsuite.training.labels",
+                (BY_LABEL,),
+            ),
+            Task(
+                "regression",
+                "number",
+                ("squared", "absolute", "huber", "quantile"),
+                ("mae", "rmse", "r2", "coverage-error"),
+                ("mae", "rmse", "r2"),
+                "fedsuite.training.numbers",
+            ),
+            Task(
+                "survival",
+                "time and event",
+                ("cox", "discrete-time"),
+                ("concordance", "integrated-brier"),
+                ("concordance",),
+                "fedsuite.training.survival",
+            ),
+        )
+    }
+)
+"""All tasks by name."""
+
+CLASSIFICATION = TASKS["classification"]
+
+LOSSES: tuple[str, ...] = tuple(
+    dict.fromkeys(loss for task in TASKS.values() for loss in task.losses)
+)
+"""All losses by name."""
+
+_BY_COLUMN = {score.column: score for score in SCORES.values()}
+_MEASURES = ("_mean", "_median", "_worst10", "_variance")
+_MODELS_AND_ROWS = re.compile(
+    "(?:(?:global|trained|refreshed|plain_mean|validation|whole_test|prototype)_)+"
+)
+
+
+@cache
+def score_of_column(column: str) -> Score | None:
+    """Return the score in a column of ``clients.jsonl``; None where it holds none.
+
+    Prefixes such as ``validation_`` say of which model and rows it is.
+    """
+    return _BY_COLUMN.get(column) or _BY_COLUMN.get(_MODELS_AND_ROWS.sub("", column))
+
+
+@cache
+def score_of_metric(metric: str) -> Score | None:
+    """Return the score that a metric of ``rounds.jsonl`` is a mean or the like of.
+
+    None where it is of none, or is a variance, of which less is better.
+    """
+    column = re.sub("^(?:evaluate|train)_", "", metric)
+    for measure in _MEASURES[:3]:
+        column = column.removesuffix(measure)
+    return score_of_column(column)
