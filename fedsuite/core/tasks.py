@@ -129,6 +129,32 @@ class Task:
     module: str
     lists: tuple[str, ...] = ()
 
+    def chosen(self, text: str) -> tuple[str, ...]:
+        """Return the scores that a value of the key ``scores`` names.
+
+        Where rows have classes the accuracy is one of them, named or not.
+
+        Raises
+        ------
+        ValueError
+            Naming a score that the task does not have.
+        """
+        names = [name.strip() for name in text.split(",") if name.strip()]
+        names = list(self.short) if names in ([], ["auto"]) else names
+        for name in names:
+            if name not in (*self.scores, *self.lists):
+                raise ValueError(
+                    f"{name!r} is no score of task {self.name}: expected some of "
+                    f"{', '.join((*self.scores, *self.lists))}"
+                )
+        always = (ACCURACY.name,) if self.has_classes else ()
+        return tuple(dict.fromkeys((*always, *names)))
+
+    def main_of(self, text: str) -> Score:
+        """Return the score to choose by, of those that ``scores`` names."""
+        names = self.chosen(text)
+        return next((SCORES[name] for name in self.scores if name in names), self.main)
+
     @property
     def main(self) -> Score:
         """The score by which models are chosen."""
@@ -146,6 +172,9 @@ CONFUSION = "confusion-matrix"
 BY_LABEL = "by-label"
 """Value of the key ``scores``: AUROC and F1 of each label."""
 
+ONE_CLASS = "one-class"
+"""Metric of a model that takes all rows for one class, not all rightly: that class."""
+
 _OF_CLASSES = (
     "accuracy",
     "balanced-accuracy",
@@ -155,6 +184,8 @@ _OF_CLASSES = (
     "brier",
     "calibration-error",
 )
+
+_OF_TWO_CLASSES = tuple(name for name in _OF_CLASSES if not name.startswith("au"))
 
 TASKS: Mapping[str, Task] = MappingProxyType(
     {
@@ -173,8 +204,7 @@ TASKS: Mapping[str, Task] = MappingProxyType(
                 "binary",
                 "class",
                 ("cross-entropy", "focal"),
-                ("auroc", "auprc", "sensitivity", "specificity")
-                + tuple(name for name in _OF_CLASSES if not name.startswith("au")),
+                ("auroc", "auprc", "sensitivity", "specificity", *_OF_TWO_CLASSES),
                 ("accuracy", "auroc", "auprc"),
                 "fedsuite.training.classes",
                 (CONFUSION,),
@@ -211,6 +241,9 @@ TASKS: Mapping[str, Task] = MappingProxyType(
 
 CLASSIFICATION = TASKS["classification"]
 
+LISTS = frozenset(name for task in TASKS.values() for name in task.lists)
+"""Values of the key ``scores`` that are several numbers."""
+
 LOSSES: tuple[str, ...] = tuple(
     dict.fromkeys(loss for task in TASKS.values() for loss in task.losses)
 )
@@ -221,6 +254,17 @@ _MEASURES = ("_mean", "_median", "_worst10", "_variance")
 _MODELS_AND_ROWS = re.compile(
     "(?:(?:global|trained|refreshed|plain_mean|validation|whole_test|prototype)_)+"
 )
+
+
+CONFUSION_COLUMN = re.compile("confusion_([0-9]+)_([0-9]+)$")
+"""Column of a cell of a client's confusion matrix: rows by class and predicted class."""
+
+_CELLS = re.compile("confusion-[0-9]+-[0-9]+|label-(?:auroc|f1)-[0-9]+")
+
+
+def is_told_score(name: str) -> bool:
+    """Return whether a metric is a score, one of a list of scores, or says one class."""
+    return name in SCORES or name == ONE_CLASS or bool(_CELLS.fullmatch(name))
 
 
 @cache

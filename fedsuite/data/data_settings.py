@@ -1,12 +1,15 @@
 """Keys of an experiment's data, whatever the partitioner."""
 
+from dataclasses import replace
 from typing import Literal
 
 from fedsuite.core.errors import Refused
 from fedsuite.core.keys import AUTO, Unless
 from fedsuite.core.settings import Settings, key
+from fedsuite.core.tasks import TASKS
 from fedsuite.core.text import is_file_name
 from fedsuite.data.catalog import DATASETS, PARTITIONERS
+from fedsuite.data.specs import DatasetSpec
 
 
 class DataSettings(Settings):
@@ -17,6 +20,12 @@ class DataSettings(Settings):
 
     dataset: str = key(
         default="digits", help="data set; see fedsuite datasets", choices=DATASETS
+    )
+    task: str = key(
+        default=AUTO,
+        help="what models are trained for; auto is what the data set knows, else "
+        "classification",
+        choices=(AUTO, *TASKS),
     )
     data_dir: str = key(
         local=True,
@@ -116,6 +125,16 @@ class DataSettings(Settings):
         minimum=0.0,
         maximum=1.0,
     )
+
+    @property
+    def task_name(self) -> str:
+        """The task, by the data set where the key leaves it open."""
+        return DATASETS[self.dataset].task if self.task == AUTO else self.task
+
+    @property
+    def spec(self) -> DatasetSpec:
+        """The data set, with its task."""
+        return replace(DATASETS[self.dataset], task=self.task_name)
 
     @property
     def site_names(self) -> tuple[str, ...]:

@@ -53,7 +53,7 @@ def load_federated_data(values: Mapping[str, Value], seed: int) -> FederatedData
         If the data cannot be read or cannot be divided as asked.
     """
     settings = DataSettings.of(values)
-    spec = DATASETS[settings.dataset]
+    spec = settings.spec
     source = spec.source.of(values)
     if isinstance(source, OwnRows):
         source = replace(source, test_fraction=settings.test_fraction)
@@ -136,7 +136,7 @@ def _divided(
         settings.client_test_fraction,
         settings.server_validation_fraction,
     )
-    spec = DATASETS[settings.dataset]
+    spec = settings.spec
     spec, raw, parts = _loaded(
         spec,
         source,
@@ -182,8 +182,8 @@ def _public_features(
 
 
 def _check_sequences(raw: RawData, division: Division, label_noise: float) -> None:
-    """Refuse options that need one class per row, where labels are sequences."""
-    if raw.labels.ndim == 1:
+    """Refuse options that need one class per row, where labels are something else."""
+    if raw.by_class:
         return
     if division.BY_CLASS:
         usable = ", ".join(name for name, p in PARTITIONERS.items() if not p.BY_CLASS)
@@ -221,8 +221,12 @@ def _refuse_mixtures(settings: DataSettings, division: Division) -> None:
 
 
 def _with_noise(
-    labels: IntArray, spec: DatasetSpec, partition: Partition, ratio: float, seed: int
-) -> IntArray:
+    labels: npt.NDArray[Any],
+    spec: DatasetSpec,
+    partition: Partition,
+    ratio: float,
+    seed: int,
+) -> npt.NDArray[Any]:
     """Return the labels of the training part with each client's share of them flipped."""
     noisy = labels.copy()
     if not ratio:

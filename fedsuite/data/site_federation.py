@@ -12,7 +12,6 @@ from typing_extensions import override
 from fedsuite.core.errors import ConfigError, DataError
 from fedsuite.core.keys import Value
 from fedsuite.core.text import read_toml
-from fedsuite.data.catalog import DATASETS
 from fedsuite.data.columns import difference
 from fedsuite.data.data_settings import DataSettings
 from fedsuite.data.division import Partition
@@ -153,7 +152,7 @@ def site_federation(
         sites = dict.fromkeys(range(len(names)), site)
     elif folder:
         sites = dict(enumerate(rehearsal_sites(Path(folder).expanduser(), names)))
-    spec = DATASETS[settings.dataset]
+    spec = settings.spec
     spec = spec.source.of(values).shaped(spec)
     public = public_options(settings)
     features = None

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 from fedsuite.core.keys import AUTO, Unless, With
 from fedsuite.core.registry import METHODS
 from fedsuite.core.rules import Condition, Rule, Values
+from fedsuite.core.tasks import TASKS, Score, SCORES, score_of_metric
 from fedsuite.data.catalog import DATASETS
+from fedsuite.data.data_settings import DataSettings
 from fedsuite.strategies import load_strategy
 
 if TYPE_CHECKING:
@@ -22,28 +24,36 @@ CHOICES = ("best-model-metric", "early-stop-metric")
 """Keys that name a metric of ``rounds.jsonl`` to choose by."""
 
 _FRACTION = "client-validation-fraction"
-_SCORES = ("accuracy_", "evaluate_", "train_trained_")
+_SCORES = (
+    *(f"{score.column}_" for score in SCORES.values()),
+    "evaluate_",
+    "train_trained_",
+    "pooled_",
+)
 _VALIDATION = "validation_"
 _ON_TRAINING_ROWS = ("evaluate_received_training_loss", "evaluate_training_examples")
-_USUAL = "validation_accuracy_mean"
-_INSTEAD = {
-    "evaluate_loss": "evaluate_validation_loss",
-    "evaluate_accuracy": "evaluate_validation_accuracy",
-    "accuracy_worst10": "validation_accuracy_worst10",
-    "accuracy_variance": "validation_accuracy_variance",
-}
+
+
+def main_score(values: Values) -> Score:
+    """Return the score of an experiment that models are chosen by."""
+    task = TASKS[DataSettings.of(values).task_name]
+    try:
+        return task.main_of(str(values.get("scores", AUTO)))
+    except ValueError:
+        return task.main  # refused by another rule
 
 
 def chosen_metric(values: Values, key: str) -> str:
     """Return the metric that a key of :data:`CHOICES` names; empty for none.
 
-    ``auto`` is the mean over clients of the accuracy, on validation rows where there are
-    some.
+    ``auto`` is the mean over clients of the task's main score, on validation rows where
+    there are some.
     """
     metric = str(values[key])
     if metric != AUTO:
         return metric
-    return _USUAL if values[_FRACTION] else "accuracy_mean"
+    rows = _VALIDATION if values[_FRACTION] else ""
+    return f"{rows}{main_score(values).column}_mean"
 
 
 def reads_test_rows(metric: str) -> bool:
@@ -66,6 +76,16 @@ def experiment_rules(method: "type[FederatedStrategy]") -> tuple[Rule, ...]:
     return (*FaultPlan.RULES, *AttackPlan.RULES, *_of_method(method), *_TABLE)
 
 
+def _on_validation_rows(metric: str, values: Values) -> str:
+    """Return the metric of validation rows to choose by in place of one of test rows."""
+    phase = "evaluate_" if metric.startswith("evaluate_") else ""
+    column = metric.removeprefix(phase)
+    if score_of_metric(metric) or column == "loss" or column.endswith("_variance"):
+        if not metric.startswith(("train_", "pooled_")):
+            return f"{phase}{_VALIDATION}{column}"
+    return f"{_VALIDATION}{main_score(values).column}_mean"
+
+
 def _of_choices() -> Iterator[Rule]:
     for key in CHOICES:
 
@@ -73,7 +93,7 @@ def _of_choices() -> Iterator[Rule]:
             return rows(chosen_metric(values, key))
 
         def instead(values: Values, key: str = key) -> str:
-            return f"set {_INSTEAD.get(chosen_metric(values, key), _USUAL)!r}"
+            return f"set {_on_validation_rows(chosen_metric(values, key), values)!r}"
 
         yield Rule(
             (key, _FRACTION),
