@@ -18,7 +18,7 @@ from fedsuite.core.keys import AUTO
 from fedsuite.core.least_recent import LeastRecent
 from fedsuite.core.logs import write_line
 from fedsuite.core.registry import METHODS
-from fedsuite.data import ClientData, FederatedData, Split
+from fedsuite.data import ClientData, DataSettings, FederatedData, Split
 from fedsuite.data.column_scaling import ColumnScaling
 from fedsuite.data.columns import fingerprint
 from fedsuite.data.site import Site
@@ -110,7 +110,9 @@ class Worker:
             self._open_sites()
         self._networks = experiment_networks(experiment.values)
         self._residents: dict[int, _Resident] = {}
-        self._training = training = experiment.group(TrainingOptions)
+        self._training = training = experiment.group(
+            TrainingOptions, task=experiment.group(DataSettings).task_name
+        )
         check_augmentation(training.torchvision_augmentation, self._data.input_shape)
         public = self._data.public_set()
         self._public = public.features.to(self._device) if len(public) else None
