@@ -166,6 +166,9 @@ class Task:
         return self.labels == "class"
 
 
+BALANCED = "balanced"
+"""Value of the key ``class-weights``."""
+
 CONFUSION = "confusion-matrix"
 """Value of the key ``scores``: how many rows of each class are taken for each class."""
 

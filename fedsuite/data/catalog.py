@@ -21,6 +21,7 @@ from fedsuite.data import (
 )
 from fedsuite.data.digits import Digits
 from fedsuite.data.division import Division
+from fedsuite.data.own_pictures import OwnPictures
 from fedsuite.data.own_rows import OwnRows
 from fedsuite.data.own_table import OwnTable
 from fedsuite.data.parquet import Parquet
@@ -184,11 +185,22 @@ _SPECS = (
     ),
     DatasetSpec(
         name="own-table",
-        description="columns of numbers that sites bring (key sites), as many as they say",
+        description="tables of your own, Parquet or CSV, at sites or in data-dir",
         num_classes=2,
         input_shape=(1,),
         source=OwnTable,
         test_splits=(),
+    ),
+    DatasetSpec(
+        name="own-pictures",
+        description="folders of pictures of your own, at sites or in data-dir",
+        num_classes=2,
+        input_shape=(3, 28, 28),
+        source=OwnPictures,
+        mean=(0.0,) * 3,
+        std=(1.0,) * 3,
+        test_splits=(),
+        resize=True,
     ),
 )
 

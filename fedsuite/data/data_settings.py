@@ -31,8 +31,9 @@ class DataSettings(Settings):
         local=True,
         default=AUTO,
         path="FEDSUITE_DATA",
-        help="folder with one sub-folder of Parquet files per data set; auto is the "
-        "environment variable FEDSUITE_DATA, else the hub",
+        help="folder with one sub-folder of Parquet files per data set, or the folder of "
+        "own-table's and own-pictures' files; auto is the environment variable "
+        "FEDSUITE_DATA, else the hub",
     )
     num_clients: int = key(
         default=10, help="clients that the data is divided among", minimum=1
@@ -59,6 +60,13 @@ class DataSettings(Settings):
         path="",
         help="rehearses sites in the local engine: folder with a sub-folder of data for "
         "each",
+    )
+    only_statistics: bool = key(
+        local=True,
+        default=False,
+        help="asks the sites for statistics of their tables in place of training; set by "
+        "`fedsuite deploy statistics`",
+        needs=(Unless("sites", ""),),
     )
     test_fraction: float = key(
         default=0.2,
@@ -113,10 +121,12 @@ class DataSettings(Settings):
         "which public-size takes the first rows (0 is all); auto is the environment "
         "variable FEDSUITE_PUBLIC of each machine; empty holds out rows instead",
     )
-    scaling: Literal["standard", "unit"] = key(
+    scaling: Literal["standard", "unit", "none", "federated"] = key(
         default="standard",
-        help="unit maps inputs to 0..1; standard then takes off the mean of each channel "
-        "and divides by its standard deviation (digits: 0..1 in both)",
+        help="unit maps pixels to 0..1; standard then takes off the mean of each channel "
+        "and divides by its standard deviation (digits: 0..1 in both); columns of tables "
+        "stay as they are, as pixels do by none; federated brings each column of a table "
+        "to mean 0 and deviation 1, by the sums of all clients' training rows",
     )
     label_noise: float = key(
         default=0.0,

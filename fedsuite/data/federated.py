@@ -5,17 +5,19 @@ import hashlib
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from fedsuite.core.errors import DataError
+from fedsuite.core.errors import DataError, Refused
 from fedsuite.core.keys import Value
 from fedsuite.core.least_recent import LeastRecent
+from fedsuite.data.column_scaling import ColumnScaling, ColumnSums
 from fedsuite.data.division import Partition
 from fedsuite.data.public import PublicData
 from fedsuite.data.rows import Rows
+from fedsuite.data.schema import TableSchema
 from fedsuite.data.specs import DatasetSpec, IntArray, RawData
 from fedsuite.data.splits import Parts
 
@@ -38,7 +40,8 @@ class Split:
     features
         ``[rows, *input_shape]``: float32, or int64 for words.
     labels
-        int64 ``[rows]``; of sequences ``[rows, length]``, one target per position, with
+        int64 ``[rows]``, or float32 where targets are numbers; of sequences ``[rows,
+        length]``, one target per position, with
         :data:`~fedsuite.data.specs.IGNORED` for no target.
     never_right
         Label that no prediction matches, such as the unknown word; None for no such label.
@@ -92,7 +95,7 @@ class FederatedData:
     partition
         Positions of each client's rows within ``parts.train`` and ``parts.client_test``.
     scaling
-        ``"standard"`` or ``"unit"``, as the key ``scaling``.
+        As the key ``scaling``.
     partitioner
         Name of the partitioner, for the description.
     train_labels
@@ -127,7 +130,8 @@ class FederatedData:
         self._label_noise = label_noise
         self._public = raw.features[:0] if public is None else public
         self._scaling = scaling
-        self._by_class = raw.labels.ndim == 1
+        self._by_class = raw.labels.ndim == 1 and raw.labels.dtype.kind in "iu"
+        _check_scaling(spec, scaling, words=self.holds_words)
         self._clients = LeastRecent[int, ClientData](CLIENT_CACHE_BYTES)
         self._lock = threading.Lock()
 
@@ -149,7 +153,30 @@ class FederatedData:
     @property
     def holds_words(self) -> bool:
         """Whether inputs are numbers of words."""
-        return not self.spec.is_image and self._raw.features.dtype.kind in "iu"
+        integers = not self.spec.is_image and self._raw.features.dtype.kind in "iu"
+        return self.spec.words or integers
+
+    @functools.cached_property
+    def column_scaling(self) -> ColumnScaling | None:
+        """What is done to columns of a table; None where nothing is.
+
+        Each client's training rows are added up, in the clients' order, as sites do.
+        """
+        rule = scaling_rule(self.spec, self._scaling)
+        if rule is None:
+            return None
+        positions = number_positions(self.spec)
+        sums = (
+            ColumnSums.of(self._raw.features[self._rows.train[rows]][:, positions])
+            for rows in self.partition.train
+        )
+        return ColumnScaling.from_sums(rule, sums)
+
+    @property
+    def table_schema(self) -> TableSchema | None:
+        """The table's schema with what was done to its columns; None without a schema."""
+        schema = self.spec.schema
+        return None if schema is None else schema.with_scaling(self.column_scaling)
 
     @property
     def standardisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -159,6 +186,8 @@ class FederatedData:
         """
         if self._scaling == "standard":
             return self.spec.mean, self.spec.std
+        if self._scaling == "none" and self.spec.is_image:
+            return (0.0,), (1.0 / self.spec.max_value,)
         return (0.0,), (1.0,)
 
     @functools.cached_property
@@ -337,27 +366,63 @@ class FederatedData:
     def _split(self, rows: IntArray, row_labels: IntArray) -> Split:
         import torch
 
-        labels = torch.empty(row_labels.shape, dtype=torch.int64)
+        kind = torch.int64 if row_labels.dtype.kind in "iu" else torch.float32
+        labels = torch.empty(row_labels.shape, dtype=kind)
         labels.copy_(torch.from_numpy(row_labels))
         features = self._scaled(self._raw.features[rows])
         return Split(features, labels, self._raw.never_right)
 
     def _scaled(self, raw: npt.NDArray[Any]) -> "torch.Tensor":
-        return scale_inputs(raw, self.spec, self._scaling)
+        return scale_inputs(raw, self.spec, self._scaling, self.column_scaling)
 
 
-def scale_inputs(raw: npt.NDArray[Any], spec: DatasetSpec, scaling: str) -> "torch.Tensor":
+def scaling_rule(spec: DatasetSpec, scaling: str) -> Literal["none", "federated"] | None:
+    """Return what is done to columns of a table by sums of all clients; None of nothing."""
+    if scaling == "federated":
+        return "federated"
+    fills = spec.schema is not None and spec.schema.needs_means
+    return "none" if fills else None
+
+
+def number_positions(spec: DatasetSpec) -> list[int]:
+    """Return the positions of a table's inputs that are numbers."""
+    if spec.schema is not None:
+        return list(spec.schema.number_positions)
+    return list(range(spec.input_shape[0]))
+
+
+def _check_scaling(spec: DatasetSpec, scaling: str, *, words: bool) -> None:
+    if scaling == "federated" and (spec.is_image or words or len(spec.input_shape) != 1):
+        raise Refused(
+            {"scaling": scaling, "dataset": spec.name},
+            "its rows are no table of numbers",
+            "set 'standard'",
+        )
+
+
+def scale_inputs(
+    raw: npt.NDArray[Any],
+    spec: DatasetSpec,
+    scaling: str,
+    columns: ColumnScaling | None = None,
+) -> "torch.Tensor":
     """Return raw values ``[rows, *input_shape]`` as the key ``scaling`` says.
 
-    The memory is torch's own, for torch's alignment.
+    ``columns`` is what is done to columns of a table. The memory is torch's own, for
+    torch's alignment.
     """
     import torch
 
-    words = not spec.is_image and raw.dtype.kind in "iu"
+    if columns is not None and len(raw):
+        positions = number_positions(spec)
+        done = np.array(raw, np.float32)
+        done[:, positions] = columns.applied(done[:, positions])
+        raw = done
+    words = spec.words or (not spec.is_image and raw.dtype.kind in "iu")
     kind = torch.int64 if words else torch.float32
     features = torch.empty((len(raw), *spec.input_shape), dtype=kind)
     features.copy_(torch.from_numpy(raw))
-    if spec.is_image:
+    if spec.is_image and scaling != "none":
         features.div_(spec.max_value)
         if scaling == "standard":
             features.sub_(_by_channel(spec.mean, len(spec.input_shape)))

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from fedsuite.core.errors import ConfigError, DataError, Refused
 from fedsuite.core.keys import AUTO, Value
 from fedsuite.core.rng import numpy_stream
-from fedsuite.data.catalog import DATASETS, PARTITIONERS
+from fedsuite.data.catalog import PARTITIONERS
 from fedsuite.data.client_validation import hold_out_validation
 from fedsuite.data.data_settings import DataSettings
 from fedsuite.data.division import Division, Partition, Samples
@@ -56,26 +56,28 @@ def load_federated_data(values: Mapping[str, Value], seed: int) -> FederatedData
     spec = settings.spec
     source = spec.source.of(values)
     if isinstance(source, OwnRows):
+        # Its function divides the rows.
         source = replace(source, test_fraction=settings.test_fraction)
+    reads = spec.folder or spec.reader or spec.source.READS_FOLDER
     division = PARTITIONERS[settings.partitioner].of(values)
     _refuse_mixtures(settings, division)
     return _divided(
         settings,
         source,
-        _data_folder(settings.data_dir) if spec.folder or spec.reader else None,
+        data_folder(settings.data_dir) if reads else None,
         public_options(settings),
         division,
         seed,
     )
 
 
-def _data_folder(data_dir: str) -> Path | None:
+def data_folder(data_dir: str) -> Path | None:
     """Return the data folder of the experiment or else of the environment, if any."""
     text = os.environ.get("FEDSUITE_DATA", "") if data_dir == AUTO else data_dir
     if not text:
         return None
     folder = Path(text).expanduser().resolve()
-    if not folder.is_dir():
+    if not folder.exists():
         raise DataError(f"data folder {folder} (data-dir or FEDSUITE_DATA) does not exist")
     return folder
 
@@ -136,7 +138,7 @@ def _divided(
         settings.client_test_fraction,
         settings.server_validation_fraction,
     )
-    spec = settings.spec
+    spec = source.shaped(settings.spec)
     spec, raw, parts = _loaded(
         spec,
         source,

@@ -4,7 +4,7 @@ The function is called as ``function(data_dir, test_fraction)`` and returns a
 :class:`~fedsuite.data.site.SiteData`, as the adapter of a site does. It must return the
 same rows in every process. Shape and classes are those of the rows: 8-bit inputs
 ``[rows, channels, height, width]`` are images, scaled to 0..1; float32 inputs are taken as
-they are.
+they are; int64 inputs ``[rows, length]`` are numbers of words, for an embedding.
 """
 
 from dataclasses import replace
@@ -52,8 +52,9 @@ class OwnRows(Source):
             ) from error
         checked = site_data(where, "function", data)
         parts = checked.train, checked.test
-        largest = max(0, *(int(part.labels.max()) for part in parts))
-        described = _described(spec, checked.train.features.numpy(), largest)
+        # Labels that are none of the task's are refused below.
+        width = max(_width(part.labels.numpy()) for part in parts)
+        described = _described(spec, checked.train.features.numpy(), width)
         check_rows(where, "function", described, checked)
         types = [str(part.features.dtype) for part in parts]
         if types[0] != types[1]:
@@ -71,7 +72,14 @@ class OwnRows(Source):
 
     @override
     def described(self, spec: DatasetSpec, raw: RawData) -> DatasetSpec:
-        return _described(spec, raw.features, int(raw.labels.max()))
+        return _described(spec, raw.features, _width(raw.labels))
+
+
+def _width(labels: npt.NDArray[Any]) -> int:
+    """Return the number of classes or labels; 1 of numbers."""
+    if labels.ndim == 2:
+        return int(labels.shape[1])
+    return int(labels.max()) + 1 if labels.dtype.kind in "iu" else 1
 
 
 def _numbered(owners: tuple[IntArray, IntArray]) -> IntArray:
@@ -79,16 +87,16 @@ def _numbered(owners: tuple[IntArray, IntArray]) -> IntArray:
     return names.astype(np.int64)
 
 
-def _described(
-    spec: DatasetSpec, features: npt.NDArray[Any], largest_label: int
-) -> DatasetSpec:
+def _described(spec: DatasetSpec, features: npt.NDArray[Any], width: int) -> DatasetSpec:
     shape = features.shape[1:]
     is_image = features.dtype == np.uint8 and len(shape) == 3
     channels = shape[0] if is_image else 0
+    words = features.dtype == np.int64
     return replace(
         spec,
         input_shape=shape,
-        num_classes=largest_label + 1,
+        num_classes=width,
         mean=(0.0,) * channels,
         std=(1.0,) * channels,
+        words=words,
     )

@@ -302,10 +302,10 @@ class NaturalId(Division):
     EXHAUSTIVE: ClassVar[bool] = False
     BY_CLASS: ClassVar[bool] = False
 
-    natural_ids: Literal["group", "sample", "largest"] = key(
+    natural_ids: Literal["group", "sample", "largest", "each"] = key(
         default="group",
         help="group deals all owners to the clients; sample draws one owner per client; "
-        "largest: one owner per client, in order of size",
+        "largest: one owner per client, in order of size; each: one, in order of name",
     )
     natural_min_size: int = key(
         default=1, help="owners with fewer rows are left out; 1 keeps all", minimum=1
@@ -326,7 +326,7 @@ class NaturalId(Division):
         owners = np.flatnonzero(usable)
         if self.natural_ids == "largest":
             owners = owners[np.argsort(-sizes[owners], kind="stable")]
-        else:
+        elif self.natural_ids != "each":
             owners = rng.permutation(owners)
         if num_clients > len(owners):
             raise DataError(

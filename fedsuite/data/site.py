@@ -23,7 +23,9 @@ from typing import TypeAlias
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import Value
 from fedsuite.core.text import escape_taken
+from fedsuite.data.column_scaling import LEAST_ROWS
 from fedsuite.data.federated import Split
+from fedsuite.data.schema import TableSchema
 from fedsuite.data.specs import DatasetSpec, IntArray
 
 
@@ -43,7 +45,14 @@ class Site:
         Columns of the default adapter; empty is the data set's own. Rows with one id (a
         patient) are never in both the training and the test part.
     feature_columns
-        Columns of numbers, in the order that all sites agree on.
+        Columns of numbers, in the order that all sites agree on; with a schema, this site's
+        names of its columns, in its order.
+    schema
+        The table's schema, as the site's operator has it; None without one.
+    owner_column
+        Column of a row's natural owner, for tables that are divided here.
+    least_rows
+        Rows below which nothing is told of them but what training tells.
     """
 
     name: str
@@ -53,6 +62,9 @@ class Site:
     label_column: str = ""
     id_column: str = ""
     feature_columns: tuple[str, ...] = ()
+    schema: TableSchema | None = None
+    owner_column: str = ""
+    least_rows: int = LEAST_ROWS
 
 
 @dataclass(frozen=True)
@@ -62,7 +74,8 @@ class SiteData:
     Parameters
     ----------
     train, test
-        Inputs (float32; uint8 for images), ``[rows, *input_shape]``, and classes (int64).
+        Inputs (float32; uint8 for images; int64 for numbers of words), ``[rows,
+        *input_shape]``, and classes (int64).
     ids
         Subject of each training row and each test row, such as a patient's number, as two
         NumPy arrays. The two parts must share no subject. The ids have no other use.
@@ -93,6 +106,8 @@ _KEYS = {
     "id-column": "id_column",
     "feature-columns": "feature_columns",
     "site": "name",
+    "schema": "schema",
+    "least-rows": "least_rows",
 }
 """Fields of :class:`Site` by the key of a node's configuration."""
 
@@ -100,11 +115,17 @@ _KEYS = {
 def site_from_config(config: Mapping[str, Value]) -> Site:
     """Return the site of a node's configuration; other programs' keys are passed over."""
     settings: dict[str, str] = {}
+    least_rows = LEAST_ROWS
     for key, value in config.items():
         if key not in _KEYS:
             near = difflib.get_close_matches(key.replace("_", "-"), _KEYS, 1, cutoff=0.8)
             if near:
                 raise ConfigError(f"node-config {key}: did you mean {near[0]!r}?")
+            continue
+        if key == "least-rows":
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ConfigError(f"node-config {key} = {value!r}: expected 1 or more")
+            least_rows = value
             continue
         if not isinstance(value, str) or not value:
             raise ConfigError(f'node-config {key} = {value!r}: expected {key}="..."')
@@ -120,8 +141,17 @@ def site_from_config(config: Mapping[str, Value]) -> Site:
     if not data.is_absolute():
         raise ConfigError(f"node-config data = {str(data)!r}: expected an absolute path")
     columns = settings.pop("feature_columns", "")
+    schema = settings.pop("schema", "")
+    if schema and not Path(schema).expanduser().is_absolute():
+        raise ConfigError(f"node-config schema = {schema!r}: expected an absolute path")
     settings.setdefault("name", data.name)
     names = tuple(name.strip() for name in columns.split(",") if name.strip())
     if len(set(names)) != len(names):
         raise ConfigError("node-config feature-columns names a column twice")
-    return Site(data=data, feature_columns=names, **settings)
+    return Site(
+        data=data,
+        feature_columns=names,
+        schema=TableSchema.load(Path(schema).expanduser()) if schema else None,
+        least_rows=least_rows,
+        **settings,
+    )

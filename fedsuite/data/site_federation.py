@@ -2,7 +2,9 @@
 
 import functools
 import hashlib
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,18 +14,29 @@ from typing_extensions import override
 from fedsuite.core.errors import ConfigError, DataError
 from fedsuite.core.keys import Value
 from fedsuite.core.text import read_toml
+from fedsuite.data.column_scaling import ColumnScaling, ColumnSums
 from fedsuite.data.columns import difference
 from fedsuite.data.data_settings import DataSettings
 from fedsuite.data.division import Partition
-from fedsuite.data.federated import ClientData, FederatedData
+from fedsuite.data.federated import (
+    ClientData,
+    FederatedData,
+    number_positions,
+    scaling_rule,
+)
 from fedsuite.data.loading import public_options
 from fedsuite.data.public import read_public_folder
 from fedsuite.data.site import Site, site_from_config
-from fedsuite.data.site_loading import load_site_data
+from fedsuite.data.site_loading import load_site_rows, scaled_rows
 from fedsuite.data.specs import DatasetSpec, RawData
 from fedsuite.data.splits import Parts
 
 SITE_FILE = "site.toml"
+
+_WIDE = 1000.0
+"""Size of values beyond which a column needs to be scaled."""
+
+logger = logging.getLogger(__name__)
 
 
 class SiteFederation(FederatedData):
@@ -71,7 +84,52 @@ class SiteFederation(FederatedData):
         self._sites = sites
         self._settings = settings
         self._seed = seed
+        self._scaling_of_all: ColumnScaling | None = None
+        self._site_rows: dict[Site, ClientData] = {}
         self._site_data: dict[Site, ClientData] = {}
+        self.told_scaling: Callable[[], ColumnScaling | None] = lambda: None
+
+    @property
+    def needs_sums(self) -> bool:
+        """Whether sites add up their columns before the first round."""
+        return scaling_rule(self.spec, self._settings.scaling) is not None
+
+    @property
+    @override
+    def column_scaling(self) -> ColumnScaling | None:  # type: ignore[override]
+        """What is done to columns of tables; None where nothing is, or nobody knows yet.
+
+        A rehearsal adds up what its sites would tell. Elsewhere :attr:`told_scaling` says
+        what the server made of the sites' sums.
+        """
+        rule = scaling_rule(self.spec, self._settings.scaling)
+        if rule is None:
+            return None
+        if not self._settings.site_dirs:
+            told = self.told_scaling()
+            return None if told is None else replace(told, rule=rule)
+        if self._scaling_of_all is None:
+            every = [self.sums(client_id) for client_id in range(self.num_clients)]
+            self._scaling_of_all = ColumnScaling.from_sums(rule, every)
+        return self._scaling_of_all
+
+    def sums(self, client_id: int) -> ColumnSums:
+        """Return what a site tells of its columns, by its operator's least number of rows.
+
+        Raises
+        ------
+        DataError
+            If the site has fewer training rows.
+        """
+        site, rows = self._site(client_id), self.site_rows(client_id).train
+        if len(rows) < site.least_rows:
+            raise DataError(
+                f"site {site.name}: {len(rows)} training rows, and least-rows = "
+                f"{site.least_rows} in its node-config: it tells no sums of so few; bring "
+                "more rows, or leave the site out"
+            )
+        numbers = rows.features.numpy()[:, number_positions(self.spec)]
+        return ColumnSums.of(numbers, site.least_rows)
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -94,30 +152,69 @@ class SiteFederation(FederatedData):
 
     @override
     def client(self, client_id: int) -> ClientData:
-        if client_id not in self._sites:
-            raise DataError(
-                f"client {client_id}: the rows of a site lie at its own node and nowhere "
-                "else; site-dirs = FOLDER rehearses with copies"
-            )
-        site = self._sites[client_id]
+        site = self._site(client_id)
         if site not in self._site_data:
-            data = load_site_data(
+            rows, scaling = self.site_rows(client_id), self.column_scaling
+            if self.needs_sums and scaling is None:
+                raise DataError(
+                    f"site {site.name}: the server has told no means of the columns in "
+                    "this run: start the run again"
+                )
+            data = scaled_rows(rows, self.spec, self._scaling, scaling)
+            self._site_data[site] = data
+            if not self.needs_sums:
+                # Nobody asks for them again but by what both have.
+                self._site_rows[site] = data
+        return self._site_data[site]
+
+    def site_rows(self, client_id: int) -> ClientData:
+        """Return a site's rows, where they lie, as far as the site alone can make them."""
+        site = self._site(client_id)
+        if site not in self._site_rows:
+            data = load_site_rows(
                 site,
                 self.spec,
-                self._scaling,
                 self._settings.test_fraction,
                 self._settings.client_validation_fraction,
                 self._seed,
             )
-            for other, known in self._site_data.items():
+            for other, known in self._site_rows.items():
                 if reason := difference(data.columns, known.columns):
                     raise DataError(
                         f"sites {other.name} and {site.name} have other columns: "
                         f"{site.name} {reason}: give all sites the same names in the same "
                         "order"
                     )
-            self._site_data[site] = data
-        return self._site_data[site]
+            self._warn_of_scales(site, data)
+            self._site_rows[site] = data
+        return self._site_rows[site]
+
+    def _warn_of_scales(self, site: Site, data: ClientData) -> None:
+        """Warn the site of columns with which training as they are seldom gets anywhere."""
+        if self.spec.is_image or self.spec.words or self._settings.scaling == "federated":
+            return
+        values = data.train.features.numpy()[:, number_positions(self.spec)]
+        spreads = np.nan_to_num(np.nanmax(np.abs(values), axis=0, initial=0.0))
+        wide = [int(k) for k in np.flatnonzero(spreads > _WIDE)]
+        if wide:
+            names = self.spec.schema.number_inputs if self.spec.schema else data.columns
+            named = [names[k] if k < len(names) else f"number {k}" for k in wide[:5]]
+            logger.warning(
+                "site %s: %d columns have values beyond %g, such as %s, on which training "
+                "may get nowhere: scaling = 'federated' scales them alike at all sites",
+                site.name,
+                len(wide),
+                _WIDE,
+                ", ".join(named),
+            )
+
+    def _site(self, client_id: int) -> Site:
+        if client_id not in self._sites:
+            raise DataError(
+                f"client {client_id}: the rows of a site lie at its own node and nowhere "
+                "else; site-dirs = FOLDER rehearses with copies"
+            )
+        return self._sites[client_id]
 
     @override
     def class_counts(self) -> npt.NDArray[np.int64]:
@@ -146,14 +243,17 @@ def site_federation(
     """
     settings = DataSettings.of(values)
     names, folder = settings.site_names, settings.site_dirs
+    spec = settings.spec
+    spec = spec.source.of(values).shaped(spec)
     sites: dict[int, Site] = {}
     if site is not None:
         # Under any client number, as the server numbers the nodes.
         sites = dict.fromkeys(range(len(names)), site)
     elif folder:
-        sites = dict(enumerate(rehearsal_sites(Path(folder).expanduser(), names)))
-    spec = settings.spec
-    spec = spec.source.of(values).shaped(spec)
+        rehearsed = rehearsal_sites(Path(folder).expanduser(), names)
+        # Who rehearses has written the schema, and needs no copies of it.
+        rehearsed = [replace(s, schema=s.schema or spec.schema) for s in rehearsed]
+        sites = dict(enumerate(rehearsed))
     public = public_options(settings)
     features = None
     if public.folder is not None:
@@ -183,6 +283,8 @@ def rehearsal_sites(folder: Path, names: Sequence[str]) -> list[Site]:
             )
         settings = data / SITE_FILE
         own_settings = _read_settings(settings) if settings.exists() else {}
+        if isinstance(own_settings.get("schema"), str):
+            own_settings["schema"] = str(data / str(own_settings["schema"]))
         sites.append(site_from_config({"site": name, **own_settings, "data": str(data)}))
     return sites
 

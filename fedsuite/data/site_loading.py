@@ -9,12 +9,21 @@ import torch
 from fedsuite.core.errors import ConfigError, DataError, FedsuiteError, one_line
 from fedsuite.core.plug_ins import import_code, is_code
 from fedsuite.data.client_validation import validation_masks
+from fedsuite.data.column_scaling import ColumnScaling
 from fedsuite.data.federated import ClientData, Split, scale_inputs
 from fedsuite.data.site import Adapter, Site, SiteData
-from fedsuite.data.site_parquet import read_site
+from fedsuite.data.site_parquet import read_site, schema_of
 from fedsuite.data.specs import DatasetSpec
 
 _RAW_TYPES = (torch.float32, torch.uint8)
+_WORDS = torch.int64
+_LABELS = {
+    "class": (1, torch.int64, "one int64 class"),
+    "labels": (2, torch.float32, "a float32 0 or 1 for each label"),
+    "number": (1, torch.float32, "one float32 number"),
+    "time and event": (2, torch.float32, "a float32 time, and 1 or 0 for the event,"),
+}
+_TIME_AND_EVENT = 2
 
 
 def load_site_data(
@@ -25,7 +34,25 @@ def load_site_data(
     validation_fraction: float = 0.0,
     seed: int = 0,
 ) -> ClientData:
-    """Read a site's data, check it, and scale it as the experiment's keys say.
+    """Read a site's data, check it, and scale it as far as the site can alone.
+
+    Raises
+    ------
+    FedsuiteError
+        If the data cannot be used.
+    """
+    rows = load_site_rows(site, spec, test_fraction, validation_fraction, seed)
+    return scaled_rows(rows, spec, scaling)
+
+
+def load_site_rows(
+    site: Site,
+    spec: DatasetSpec,
+    test_fraction: float,
+    validation_fraction: float = 0.0,
+    seed: int = 0,
+) -> ClientData:
+    """Read a site's data and check it, in the data set's raw units.
 
     Raises
     ------
@@ -34,6 +61,7 @@ def load_site_data(
     """
     adapter = _load_adapter(site)
     try:
+        schema_of(site, spec)
         data = adapter(site, spec, test_fraction)
     except FedsuiteError as error:
         raise DataError(f"site {site.name}: {error}") from error
@@ -48,14 +76,21 @@ def load_site_data(
         raise DataError(f"{where}: owners have no use, a site being one: leave them out")
     train, validation = data.train, None
     if validation_fraction:
-        train, held_out = _hold_out(data, validation_fraction, seed)
-        validation = _scaled(held_out, spec, scaling)
-    return ClientData(
-        _scaled(train, spec, scaling),
-        _scaled(data.test, spec, scaling),
-        validation,
-        data.columns,
+        train, validation = _hold_out(data, validation_fraction, seed)
+    return ClientData(train, data.test, validation, data.columns)
+
+
+def scaled_rows(
+    rows: ClientData, spec: DatasetSpec, scaling: str, columns: ColumnScaling | None = None
+) -> ClientData:
+    """Return rows as the key ``scaling`` says, and by the means of all sites' columns."""
+    train, test, validation = (
+        None if part is None else _scaled(part, spec, scaling, columns)
+        for part in (rows.train, rows.test, rows.validation)
     )
+    assert train is not None
+    assert test is not None
+    return ClientData(train, test, validation, rows.columns)
 
 
 def _hold_out(data: SiteData, fraction: float, seed: int) -> tuple[Split, Split]:
@@ -172,20 +207,17 @@ def _check_form(where: str, part: object) -> None:
                 f"{where}: {kind} lie elsewhere, are sparse or want a gradient: return a "
                 "plain tensor on the CPU"
             )
-    if labels.ndim != 1 or labels.dtype != torch.int64:
-        raise DataError(
-            f"{where}: labels are {labels.dtype} of shape {tuple(labels.shape)}: expected "
-            "one int64 class per row"
-        )
+    if labels.ndim < 1:
+        raise DataError(f"{where}: labels are one number: give one per row")
     if features.ndim < 2:
         raise DataError(
             f"{where}: inputs are of shape {tuple(features.shape)}: expected rows of at "
             "least one number"
         )
-    if features.dtype not in _RAW_TYPES:
+    if features.dtype not in (*_RAW_TYPES, _WORDS):
         raise DataError(
             f"{where}: inputs are {features.dtype}: expected {_RAW_TYPES[0]}, or "
-            f"{_RAW_TYPES[1]} of images"
+            f"{_RAW_TYPES[1]} of images, or {_WORDS} of words"
         )
     if len(features) != len(labels):
         raise DataError(
@@ -196,25 +228,48 @@ def _check_form(where: str, part: object) -> None:
 
 
 def _check_part(where: str, spec: DatasetSpec, part: Split) -> None:
-    features, labels = part.features, part.labels
+    features = part.features
     if tuple(features.shape[1:]) != spec.input_shape:
         raise DataError(
             f"{where}: inputs of shape {tuple(features.shape[1:])}: data set {spec.name} "
             f"has {spec.input_shape}; name other columns or another data set"
         )
-    if features.dtype != _RAW_TYPES[0] and not spec.is_image:
-        raise DataError(f"{where}: inputs are {features.dtype}: expected {_RAW_TYPES[0]}")
-    if not torch.isfinite(features).all():
+    kind = _WORDS if spec.words else _RAW_TYPES[0]
+    if features.dtype != kind and not (spec.is_image and features.dtype in _RAW_TYPES):
+        raise DataError(f"{where}: inputs are {features.dtype}: expected {kind}")
+    if spec.words and (features < 0).any():
+        raise DataError(f"{where}: a word's number is below 0: number them from 0")
+    _check_labels(where, spec, part.labels)
+    fills = spec.schema is not None and spec.schema.missing != "refuse"
+    if torch.isinf(features).any() or (torch.isnan(features).any() and not fills):
         raise DataError(
             f"{where}: inputs hold NaN or infinity: fill missing values or drop their rows"
         )
-    if ((labels < 0) | (labels >= spec.num_classes)).any():
+    if spec.is_image:
+        _check_pixels(where, spec, features)
+
+
+def _check_labels(where: str, spec: DatasetSpec, labels: torch.Tensor) -> None:
+    """Refuse labels that are none of the data set's task, usually classes."""
+    task = spec.labels
+    axes, kind, what = _LABELS[task.labels]
+    if labels.ndim != axes or labels.dtype != kind:
+        raise DataError(
+            f"{where}: labels are {labels.dtype} of shape {tuple(labels.shape)}: expected "
+            f"{what} per row, for task {task.name}"
+        )
+    if not torch.isfinite(labels).all():
+        raise DataError(f"{where}: labels hold NaN or infinity: drop their rows")
+    if task.labels == "time and event" and labels.shape[1] != _TIME_AND_EVENT:
+        raise DataError(f"{where}: {labels.shape[1]} labels per row: give time and event")
+    flags = {"labels": labels, "time and event": labels[..., -1]}.get(task.labels)
+    if flags is not None and not ((flags == 0) | (flags == 1)).all():
+        raise DataError(f"{where}: a label is neither 0 nor 1: give one of the two")
+    if task.has_classes and ((labels < 0) | (labels >= spec.num_classes)).any():
         raise DataError(
             f"{where}: a label is outside 0 to {spec.num_classes - 1}: data set "
             f"{spec.name} has {spec.num_classes} classes, numbered from 0"
         )
-    if spec.is_image:
-        _check_pixels(where, spec, features)
 
 
 def _check_pixels(where: str, spec: DatasetSpec, features: torch.Tensor) -> None:
@@ -231,8 +286,10 @@ def _check_pixels(where: str, spec: DatasetSpec, features: torch.Tensor) -> None
         )
 
 
-def _scaled(part: Split, spec: DatasetSpec, scaling: str) -> Split:
-    features = scale_inputs(part.features.numpy(), spec, scaling)
+def _scaled(
+    part: Split, spec: DatasetSpec, scaling: str, columns: ColumnScaling | None
+) -> Split:
+    features = scale_inputs(part.features.numpy(), spec, scaling, columns)
     return replace(part, features=features, labels=part.labels.clone())
 
 

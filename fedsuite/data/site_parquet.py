@@ -1,16 +1,20 @@
-"""The default adapter of sites, which reads Parquet.
+"""The default adapter of sites, which reads files of tables and of pictures.
 
-Files ``train-*.parquet`` and ``test-*.parquet`` of a folder are the two parts. Without such
-files all ``*.parquet`` are pooled, and a fixed draw holds out the test part.
+Files ``train-*.parquet`` and ``test-*.parquet`` of a folder are the two parts, or such
+``.csv``. Without such files all are pooled, and a fixed draw holds out the test part.
 
 Inputs are one column of images, or columns of numbers:
 
 * Images are structs with encoded bytes, as on the Hugging Face hub.
-* Columns of numbers are taken in the order of ``feature-columns``. Without this key, all
-  but label and id are taken in the order of their names. A column of lists counts as one
+* With a schema (:mod:`fedsuite.data.schema`), its columns are taken, in its order.
+* Without one, columns of numbers are taken in the order of ``feature-columns``, and without
+  this key all but label and id in the order of their names. A column of lists counts as one
   column per list entry. Numbers of images are raw pixels, by channel and then by row.
 
-All files of a site must have the same columns, as all sites of a run must.
+Pictures may lie in folders of their classes too (:mod:`fedsuite.data.picture_folders`).
+
+All files of a site must have the same columns, as all sites of a run must. All that is
+wrong with the files is said in one error.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,20 +26,52 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fedsuite.core.errors import DataError, one_line
+from fedsuite.core.errors import DataError
 from fedsuite.data.columns import Columns, difference
 from fedsuite.data.federated import Split
-from fedsuite.data.parquet import decode_files, raw_units, read_column, read_labels
+from fedsuite.data.parquet import decode_files, raw_units
+from fedsuite.data.picture_folders import has_picture_folders, read_picture_folders
+from fedsuite.data.schema import TableSchema, one_answer
 from fedsuite.data.site import Site, SiteData
 from fedsuite.data.specs import DatasetSpec, IntArray, RawData
 from fedsuite.data.splits import split_rows
+from fedsuite.data.table_files import (
+    SUFFIXES,
+    arrow_schema,
+    is_csv,
+    read_table,
+    table_files,
+)
+from fedsuite.data.table_values import (
+    class_numbers,
+    is_list,
+    is_number,
+    number_rows,
+    texts_of,
+)
 
 _Files = Mapping[str, Sequence[Path]]
-_ADVICE = "name yours in the node's configuration"
+_Arrays = dict[str, npt.NDArray[Any]]
+_ADVICE = "choose with feature-columns in node-config"
+_NAME_YOURS = "name yours in the node's configuration"
+_MOST_FAULTS = 12
 
 
 def read_site(site: Site, spec: DatasetSpec, test_fraction: float) -> SiteData:
-    """Read a site's Parquet files, an :data:`~fedsuite.data.site.Adapter`."""
+    """Read a site's files, an :data:`~fedsuite.data.site.Adapter`."""
+    if spec.is_image and has_picture_folders(site.data):
+        arrays, has_test = read_picture_folders(spec, site.data)
+        return _divided(arrays, has_test, test_fraction, ())
+    arrays, has_test, names = read_files(site, spec)
+    return _divided(arrays, has_test, test_fraction, tuple(names))
+
+
+def read_files(site: Site, spec: DatasetSpec) -> tuple[_Arrays, bool, Columns]:
+    """Return the arrays of a site's files, whether some are a test part, and the columns.
+
+    The arrays are ``features``, ``labels`` (those of the test part last), ``num_train``
+    and, where the site names such columns, ``ids`` and ``owners``.
+    """
     files = _find_files(site.data)
     named = replace(
         spec,
@@ -44,7 +80,7 @@ def read_site(site: Site, spec: DatasetSpec, test_fraction: float) -> SiteData:
         id_column=site.id_column,
         train_splits=("train",),
         test_splits=("test",) if "test" in files else (),
-        resize=False,
+        resize=spec.resize and not spec.hub_id,
     )
     for name in (named.label_column, named.id_column):
         if name and name in site.feature_columns:
@@ -52,25 +88,30 @@ def read_site(site: Site, spec: DatasetSpec, test_fraction: float) -> SiteData:
                 f"{site.data}: column {name!r} is the label or the id, and named in "
                 "feature-columns too: take it out"
             )
-    present = _schema(files["train"][0]).names
-    has_images = not site.feature_columns and named.image_column in present
     names: Columns = ()
-    if spec.is_image and (has_images or site.image_column):
+    if spec.is_image and _has_images(named, site, files):
         arrays = _read_images(named, files)
     else:
-        arrays, names = _read_table(named, files, site.feature_columns)
-    ids = arrays.get("ids")
+        arrays, names = _read_tables(named, site, files)
+    return arrays, "test" in files, names
+
+
+def _divided(
+    arrays: _Arrays, has_test: bool, test_fraction: float, names: tuple[str, ...]
+) -> SiteData:
+    ids, labels = arrays.get("ids"), arrays["labels"]
+    by_class = labels.ndim == 1 and labels.dtype.kind in "iu"
     raw = RawData(
         arrays["features"],
-        arrays["labels"],
-        num_train=int(arrays["num_train"]) if "test" in files else None,
+        labels,
+        num_train=int(arrays["num_train"]) if has_test else None,
         groups=ids,
-        strata=arrays["labels"],
+        strata=labels if by_class else np.zeros(len(labels), np.int64),
     )
     parts = split_rows(raw, test_fraction)
     train, test = (_split(raw, rows) for rows in parts)
     subjects = None if ids is None else (ids[parts[0]], ids[parts[1]])
-    return SiteData(train, test, subjects, tuple(names))
+    return SiteData(train, test, subjects, names)
 
 
 def _split(raw: RawData, rows: IntArray) -> Split:
@@ -83,189 +124,278 @@ def _find_files(data: Path) -> dict[str, list[Path]]:
         return {"train": [data]}
     if not data.is_dir():
         raise DataError(f"{data}: no such file or folder: name it with data in node-config")
-    parts = {part: sorted(data.glob(f"{part}-*.parquet")) for part in ("train", "test")}
+    parts = {part: table_files(data, f"{part}-*") for part in ("train", "test")}
+    if not any(parts.values()):
+        parts = {part: table_files(data, f"{part}.*") for part in ("train", "test")}
     if all(parts.values()):
         return parts
     if any(parts.values()):
         missing = next(part for part, files in parts.items() if not files)
         raise DataError(
-            f"{data}: no file {missing}-*.parquet beside those of the other part: give "
-            "both, or names that begin with neither"
+            f"{data}: no file {missing}-*.parquet or .csv beside those of the other part: "
+            "give both, or names that begin with neither"
         )
-    pooled = sorted(data.glob("*.parquet"))
+    pooled = table_files(data)
     if not pooled:
-        raise DataError(f"{data}: no file *.parquet: put some there, or name an adapter")
+        kinds = ", ".join(f"*{suffix}" for suffix in SUFFIXES)
+        raise DataError(f"{data}: no file {kinds}: put some there, or name an adapter")
     return {"train": pooled}
 
 
-def _read_images(spec: DatasetSpec, files: _Files) -> dict[str, npt.NDArray[Any]]:
-    for file in (file for part in files.values() for file in part):
-        _check_present(file, (spec.image_column, spec.label_column, spec.id_column))
+def _has_images(spec: DatasetSpec, site: Site, files: _Files) -> bool:
+    if site.image_column:
+        return True
+    present = arrow_schema(files["train"][0]).names
+    return not site.feature_columns and spec.image_column in present
+
+
+def _read_images(spec: DatasetSpec, files: _Files) -> _Arrays:
+    faults = []
+    for file in _every(files):
+        present = arrow_schema(file).names
+        for name in (spec.image_column, spec.label_column, spec.id_column):
+            if name and name not in present:
+                faults.append(f"{file}: no column {name!r}; it has {', '.join(present)}")
+    _refuse(faults, _NAME_YOURS)
     arrays = decode_files(spec, files)
     arrays["features"] = raw_units(spec, arrays["features"])
     return arrays
 
 
-def _read_table(
-    spec: DatasetSpec, files: _Files, columns: Columns
-) -> tuple[dict[str, npt.NDArray[Any]], Columns]:
-    """Return the arrays of all files, and the names of their columns of numbers."""
-    import pyarrow as pa
+def _every(files: _Files) -> list[Path]:
+    return [file for part in files.values() for file in part]
 
-    features, labels, ids, num_rows = [], [], [], dict.fromkeys(files, 0)
-    first, known = files["train"][0], list(columns)
-    names: list[str] = []
-    for part, paths in files.items():
-        for file in paths:
-            chosen = columns or _number_columns(file, spec)
-            known = known or list(chosen)
-            _refuse_other_columns(file, chosen, first, known)
-            _check_present(file, (*chosen, spec.label_column, spec.id_column))
-            table = _read(file, [*chosen, spec.label_column, spec.id_column])
-            if not table.num_rows:
+
+def _refuse(faults: Sequence[str], advice: str = "") -> None:
+    """Raise what is wrong with all files, in one line."""
+    if not faults:
+        return
+    more = len(faults) - _MOST_FAULTS
+    shown = [*faults[:_MOST_FAULTS], *([f"{more} more"] if more > 0 else [])]
+    raise DataError(one_answer(shown) + (f": {advice}" if advice else ""))
+
+
+class _Reader:
+    """Reads each file of a site, and gathers what is wrong with all of them."""
+
+    def __init__(self, spec: DatasetSpec, site: Site, first: Path) -> None:
+        self._spec, self._site, self._first = spec, site, first
+        self._chosen: Columns = ()
+        self.names: Columns = ()
+        self.faults: list[str] = []
+
+    def read(self, file: Path) -> _Arrays | None:
+        """Return a file's arrays; None of a file without rows, or with faults."""
+        before = len(self.faults)
+        schema = self._spec.schema
+        try:
+            read = self._by_schema if schema is not None else self._by_name
+            arrays = read(file)
+        except DataError as error:
+            self._fault(file, str(error))
+            return None
+        if len(self.faults) > before:
+            return None
+        return arrays if len(arrays["labels"]) else None
+
+    def _fault(self, file: Path, words: str) -> None:
+        self.faults.append(words if str(file) in words else f"{file}: {words}")
+
+    def _by_schema(self, file: Path) -> _Arrays:
+        """Return the arrays of the columns that the schema names."""
+        schema, site = self._spec.schema, self._site
+        assert schema is not None
+        own = site.feature_columns or tuple(c.name for c in schema.of_columns)
+        if len(own) != len(schema.columns):
+            raise DataError(
+                f"feature-columns names {len(own)} columns, and the schema "
+                f"{len(schema.columns)}: name the site's own in the schema's order"
+            )
+        kinds = dict(zip(own, schema.dtypes.values(), strict=True))
+        label = site.label_column or schema.target
+        subject = site.id_column or schema.id_column
+        texts = {name for name, kind in kinds.items() if kind == "category"}
+        texts |= {label} if schema.classes else set()
+        texts |= {subject} - {""}
+        table = read_table(file, texts=texts) if is_csv(file) else read_table(file)
+        faults: list[str] = []
+        rows = schema.encoded(table, own, faults=faults)
+        arrays = {"features": rows, **self._of_rows(table, label, subject, faults)}
+        for fault in faults:
+            self._fault(file, fault)
+        self.names = schema.inputs
+        return arrays
+
+    def _by_name(self, file: Path) -> _Arrays:
+        """Return the arrays of columns of numbers."""
+        spec, site = self._spec, self._site
+        present = arrow_schema(file)
+        chosen: Columns = site.feature_columns or self._number_columns(file, present)
+        self._chosen = self._chosen or list(chosen)
+        self._refuse_other_columns(file, chosen, self._chosen)
+        texts = {spec.id_column} - {""}
+        wanted = dict.fromkeys((*chosen, spec.label_column, spec.id_column))
+        for name in filter(None, wanted):
+            if name not in present.names:
+                has = ", ".join(present.names)
+                self._fault(file, f"no column {name!r}; it has {has}: {_NAME_YOURS}")
+            elif len(present.get_all_field_indices(name)) > 1:
+                self._fault(file, f"column {name!r} is there twice: rename one")
+        here = [name for name in wanted if name and name in present.names]
+        table = read_table(file, here, texts)
+        faults: list[str] = []
+        numbers: dict[str, npt.NDArray[np.float32]] = {}
+        for name in (name for name in chosen if name in present.names):
+            try:
+                numbers[name] = self._numbers(table, name)
+            except DataError as error:
+                faults.append(str(error))
+        arrays = self._of_rows(table, spec.label_column, spec.id_column, faults)
+        for fault in faults:
+            self._fault(file, fault)
+        if len(numbers) < len(chosen) or not len(table):
+            return {**arrays, "labels": np.empty(0, np.int64)}
+        named = [_named(table, name, numbers[name]) for name in chosen]
+        self.names = self.names or named
+        self._refuse_other_columns(file, named, self.names)
+        return {**arrays, "features": self._inputs(file, list(numbers.values()))}
+
+    def _numbers(self, table: Any, name: str) -> npt.NDArray[np.float32]:
+        kind = table.schema.field(name).type
+        length = _length(table, name) if is_list(kind) and len(table) else 0
+        try:
+            return number_rows(table, name, length, refuses=True)
+        except DataError as error:
+            advice = ", or set missing to mean or indicator in the schema"
+            words = str(error).replace(advice, "")
+            raise DataError(f"{words}, or {_ADVICE}") from None
+
+    def _of_rows(self, table: Any, label: str, subject: str, faults: list[str]) -> _Arrays:
+        """Return the labels of a table's rows, and what else is known of each."""
+        schema, spec = self._spec.schema, self._spec
+        arrays: _Arrays = {"labels": np.empty(0, np.int64)}
+        for kind, name in (
+            ("labels", label),
+            ("ids", subject),
+            ("owners", self._site.owner_column),
+        ):
+            if not name or (kind != "labels" and name not in table.column_names):
                 continue
-            numbers = {name: _one_column(table, name, file) for name in chosen}
-            features.append(_numbers(numbers, file, spec))
-            named = [_named(table, name, numbers[name]) for name in chosen]
-            names = names or named
-            _refuse_other_columns(file, named, first, names)
-            labels.append(read_labels(spec, table, (str(file), 0)))
-            if spec.id_column:
-                column = read_column(table, spec.id_column, str(file))
-                ids.append(column.cast(pa.string()).to_numpy(zero_copy_only=False))
-            num_rows[part] += table.num_rows
-    if not features:
+            try:
+                if kind != "labels":
+                    arrays[kind] = np.array(texts_of(table, name), dtype=np.str_)
+                elif schema is not None:
+                    arrays[kind] = schema.labels(table, name)
+                elif name in table.column_names:
+                    arrays[kind] = class_numbers(table, name, (), spec.num_classes)
+            except DataError as error:
+                faults.append(str(error))
+        for kind, name in (("ids", subject), ("owners", self._site.owner_column)):
+            if name and kind not in arrays and schema is not None:
+                faults.append(f"no column {name!r}, which says {kind} of rows")
+        return arrays
+
+    def _number_columns(self, file: Path, present: Any) -> list[str]:
+        """Return the names of the columns of numbers, sorted."""
+        others = {self._spec.label_column, self._spec.id_column, self._site.owner_column}
+        fields = [field for field in present if field.name not in others]
+        columns = sorted(
+            field.name for field in fields if is_number(field.type) or is_list(field.type)
+        )
+        if not columns:
+            raise DataError(f"no column of numbers; it has {', '.join(present.names)}")
+        return columns
+
+    def _refuse_other_columns(self, file: Path, columns: Columns, others: Columns) -> None:
+        """Note a file whose columns are not those of the first."""
+        if reason := difference(columns, others):
+            raise DataError(
+                f"{file} and {self._first.name} have other columns: {file.name} {reason}: "
+                "give all files the same, or name those of all with feature-columns in "
+                "node-config"
+            )
+
+    def _inputs(
+        self, file: Path, columns: Sequence[npt.NDArray[np.float32]]
+    ) -> npt.NDArray[np.float32]:
+        """Return the inputs of columns ``[rows, numbers]``, ``[rows, *input_shape]``."""
+        flat = np.concatenate(columns, axis=1)
+        width = int(np.prod(self._spec.input_shape))
+        if flat.shape[1] != width:
+            left_out = [
+                f"{field.name!r} ({field.type})"
+                for field in arrow_schema(file)
+                if not is_number(field.type)
+                and not is_list(field.type)
+                and field.name not in (self._spec.label_column, self._spec.id_column)
+            ]
+            others = f"; not numbers are {', '.join(left_out[:5])}" if left_out else ""
+            raise DataError(
+                f"{len(columns)} columns hold {flat.shape[1]} numbers per row: data set "
+                f"{self._spec.name} has {width}{others}; {_ADVICE}"
+            )
+        return flat.reshape(len(flat), *self._spec.input_shape)
+
+
+def _read_tables(spec: DatasetSpec, site: Site, files: _Files) -> tuple[_Arrays, Columns]:
+    """Return the arrays of all files, and the names of their columns of numbers."""
+    reader = _Reader(spec, site, files["train"][0])
+    parts = {part: [reader.read(file) for file in paths] for part, paths in files.items()}
+    _refuse(reader.faults)
+    kept = {part: [a for a in arrays if a is not None] for part, arrays in parts.items()}
+    every = [arrays for part in kept.values() for arrays in part]
+    if not every:
         folder = files["train"][0].parent
         raise DataError(f"{folder}: no rows in any file: give at least one")
-    arrays: dict[str, npt.NDArray[Any]] = {
-        "features": np.concatenate(features),
-        "labels": np.concatenate(labels),
-        "num_train": np.array(num_rows["train"]),
+    joined: _Arrays = {
+        name: np.concatenate([arrays[name] for arrays in every]) for name in every[0]
     }
-    if ids:
-        arrays["ids"] = np.unique(np.concatenate(ids).astype(str), return_inverse=True)[1]
-    return arrays, names
+    train_rows = sum(len(arrays["labels"]) for arrays in kept["train"])
+    joined["num_train"] = np.array(train_rows)
+    if "ids" in joined:
+        joined["ids"] = np.unique(joined["ids"], return_inverse=True)[1]
+    return joined, reader.names
 
 
-def _refuse_other_columns(
-    file: Path, columns: Columns, first: Path, others: Columns
-) -> None:
-    """Refuse a file whose columns are not those of the first."""
-    if reason := difference(columns, others):
+def _length(table: Any, name: str) -> int:
+    """Return how many numbers each list of a column has; refuse lists of several."""
+    import pyarrow.compute as pc
+
+    lengths = pc.unique(pc.list_value_length(table.column(name))).to_pylist()
+    if len(lengths) != 1 or not lengths[0]:
         raise DataError(
-            f"{file} and {first.name} have other columns: {file.name} {reason}: give all "
-            "files the same, or name those of all with feature-columns in node-config"
+            f"column {name!r}: lists of unequal length or with missing values: give each "
+            "row as many numbers"
         )
+    return int(lengths[0])
 
 
 def _named(table: Any, name: str, numbers: npt.NDArray[np.float32]) -> str:
     """Return a column's name, with the length of its lists."""
-    is_list = _is_list(table.schema.field(name).type)
-    return f"{name}[{numbers.shape[1]}]" if is_list else name
+    of_lists = is_list(table.schema.field(name).type)
+    return f"{name}[{numbers.shape[1]}]" if of_lists else name
 
 
-def _numbers(
-    columns: Mapping[str, npt.NDArray[np.float32]], file: Path, spec: DatasetSpec
-) -> npt.NDArray[np.float32]:
-    """Return the inputs of columns ``[rows, numbers]``, ``[rows, *input_shape]``."""
-    flat = np.concatenate(list(columns.values()), axis=1)
-    width = int(np.prod(spec.input_shape))
-    if flat.shape[1] != width:
+def schema_of(site: Site, spec: DatasetSpec) -> TableSchema | None:
+    """Return the schema that a site's rows follow; refuse another than the site's own.
+
+    Raises
+    ------
+    DataError
+        Naming what differs; this belongs into the site's own log.
+    """
+    asked, own = spec.schema, site.schema
+    if asked is None and own is None:
+        return None
+    if asked is None or own is None:
+        has, lacks = ("run", "site") if own is None else ("site", "run")
         raise DataError(
-            f"{file}: {len(columns)} columns hold {flat.shape[1]} numbers per row: data "
-            f"set {spec.name} has {width}; choose with feature-columns in node-config"
+            f"the {has} has a table schema, and the {lacks} none: give both the same file, "
+            "by schema of the experiment, and by schema of node-config"
         )
-    return flat.reshape(len(flat), *spec.input_shape)
-
-
-def _one_column(table: Any, name: str, file: Path) -> npt.NDArray[np.float32]:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    column = read_column(table, name, str(file))
-    if _is_list(column.type):
-        lengths = np.unique(pc.list_value_length(column).to_numpy(zero_copy_only=False))
-        column = column.flatten()
-        if len(lengths) > 1 or column.null_count:
-            raise DataError(
-                f"{file}: column {name!r}: lists of unequal length or with missing values: "
-                "give each row as many numbers"
-            )
-    if not _is_number(column.type):
+    if reason := asked.difference(own):
         raise DataError(
-            f"{file}: column {name!r} holds {column.type}, not numbers: choose others with "
-            "feature-columns in node-config"
+            f"the run's table schema is not the site's: {reason} ('this one' is the "
+            "run's): agree on one file, and hand it to all"
         )
-    wide = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-    with np.errstate(over="ignore"):
-        values: npt.NDArray[np.float32] = wide.astype(np.float32)
-    wrong = np.flatnonzero(~np.isfinite(values))
-    if wrong.size:
-        row = int(wrong[0]) * table.num_rows // len(values)
-        raise DataError(
-            f"{file}: column {name!r}, row {row}: not a finite number: fill missing values "
-            "or drop their rows"
-        )
-    return values.reshape(table.num_rows, -1)
-
-
-def _number_columns(file: Path, spec: DatasetSpec) -> list[str]:
-    """Return the names of the columns of numbers, sorted."""
-    others = {spec.label_column, spec.id_column}
-    schema = _schema(file)
-    columns = sorted(
-        field.name
-        for field in schema
-        if field.name not in others and (_is_number(field.type) or _is_list(field.type))
-    )
-    if not columns:
-        raise DataError(f"{file}: no column of numbers; it has {', '.join(schema.names)}")
-    return columns
-
-
-def _is_list(kind: Any) -> bool:
-    import pyarrow as pa
-
-    return bool(pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind))
-
-
-def _is_number(kind: Any) -> bool:
-    import pyarrow as pa
-
-    tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
-    return any(test(kind) for test in tests)
-
-
-def _check_present(file: Path, columns: Sequence[str]) -> None:
-    present = _schema(file).names
-    for name in columns:
-        if name and name not in present:
-            raise DataError(
-                f"{file}: no column {name!r}; it has {', '.join(present)}: {_ADVICE}"
-            )
-
-
-def _schema(file: Path) -> Any:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        return pq.read_schema(file)
-    except (OSError, pa.ArrowException) as error:
-        raise _unreadable(file, error) from error
-
-
-def _read(file: Path, columns: Sequence[str]) -> Any:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        # Not read_table, which would take folder names such as a=1 for columns.
-        return pq.ParquetFile(file).read([name for name in columns if name])
-    except (OSError, pa.ArrowException) as error:
-        raise _unreadable(file, error) from error
-
-
-def _unreadable(file: Path, error: Exception) -> DataError:
-    reason = f"not a readable Parquet file ({one_line(error)})"
-    return DataError(f"{file}: {reason}: write it again")
+    return asked

@@ -3,13 +3,14 @@
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from fedsuite.core.settings import Settings
 from fedsuite.core.tasks import CLASSIFICATION, TASKS, Task
+from fedsuite.data.schema import TableSchema
 
 IntArray = npt.NDArray[np.int64]
 
@@ -105,6 +106,13 @@ class DatasetSpec:
     reader
         Function of one's own that reads the rows, as ``module:name``; its rows then say
         classes and shape. Empty for a source that knows.
+    schema
+        Columns of a table; None where rows are no table, or nobody named its columns.
+    class_names
+        Names of the classes in order, such as those of folders; empty where classes are
+        numbers.
+    words
+        Whether inputs are numbers of words, int64, which an embedding takes.
     """
 
     name: str
@@ -127,6 +135,9 @@ class DatasetSpec:
     files: tuple[str, ...] = ()
     reader: str = ""
     task: str = CLASSIFICATION.name
+    schema: TableSchema | None = None
+    class_names: tuple[str, ...] = ()
+    words: bool = False
 
     @property
     def file_patterns(self) -> tuple[str, ...]:
@@ -148,6 +159,9 @@ class DatasetSpec:
 
 class Source(Settings, ABC):
     """Reader of a data set's rows; the keys are those of this data set alone."""
+
+    READS_FOLDER: ClassVar[bool] = False
+    """Whether ``data-dir`` is the folder of its files itself."""
 
     @abstractmethod
     def load(self, spec: DatasetSpec, data_dir: Path | None) -> RawData:

@@ -204,6 +204,7 @@ def _pass_over_later(folder: Path, server_round: int) -> None:
 
 def at_home(experiment: "Experiment") -> "Experiment":
     """Return the experiment with absolute folders, run name and engine."""
+    from fedsuite.data.own_table import at_home as table_at_home
     from fedsuite.experiment.paths import absolute_paths
     from fedsuite.experiment.plug_ins import requirements
 
@@ -214,6 +215,7 @@ def at_home(experiment: "Experiment") -> "Experiment":
     if values["data-dir"] == AUTO:
         values["data-dir"] = os.environ.get("FEDSUITE_DATA", "") or AUTO
     values |= absolute_paths(values)
+    values |= table_at_home(values)
     if values["run-name"] == AUTO:
         stem = f"{values['method']}-{values['dataset']}-s{values['seed']}"
         stem = stem.replace(":", "-")

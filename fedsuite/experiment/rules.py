@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
+from fedsuite.clients import load_client
 from fedsuite.core.keys import AUTO, Unless, With
 from fedsuite.core.registry import METHODS
 from fedsuite.core.rules import Condition, Rule, Values
-from fedsuite.core.tasks import TASKS, Score, SCORES, score_of_metric
-from fedsuite.data.catalog import DATASETS
+from fedsuite.core.tasks import BALANCED, SCORES, TASKS, Score, Task, score_of_metric
+from fedsuite.data.catalog import DATASETS, PARTITIONERS
 from fedsuite.data.data_settings import DataSettings
 from fedsuite.strategies import load_strategy
 
@@ -80,9 +81,9 @@ def _on_validation_rows(metric: str, values: Values) -> str:
     """Return the metric of validation rows to choose by in place of one of test rows."""
     phase = "evaluate_" if metric.startswith("evaluate_") else ""
     column = metric.removeprefix(phase)
-    if score_of_metric(metric) or column == "loss" or column.endswith("_variance"):
-        if not metric.startswith(("train_", "pooled_")):
-            return f"{phase}{_VALIDATION}{column}"
+    is_known = score_of_metric(metric) or column == "loss" or column.endswith("_variance")
+    if is_known and not metric.startswith(("train_", "pooled_")):
+        return f"{phase}{_VALIDATION}{column}"
     return f"{_VALIDATION}{main_score(values).column}_mean"
 
 
@@ -189,6 +190,7 @@ def _of_networks() -> Iterator[Rule]:
 
 def _of_method(method: "type[FederatedStrategy]") -> Iterator[Rule]:
     """Yield what depends on the method."""
+    yield from _of_task_and_method(method)
     if method.takes("validation"):
         yield Rule(
             ("method", "sites"),
@@ -238,7 +240,139 @@ def _choose(fits: "Callable[[type[FederatedStrategy]], bool]") -> str:
     return f"leave it out, or choose one of {', '.join(names)}"
 
 
+def _task(values: Values) -> Task:
+    return TASKS[DataSettings.of(values).task_name]
+
+
+def _has_other_labels(values: Values) -> bool:
+    return not _task(values).has_classes
+
+
+def _names_other_scores(values: Values) -> bool:
+    return bool(_why_not_scored(values))
+
+
+def _why_not_scored(values: Values) -> str:
+    try:
+        _task(values).chosen(str(values["scores"]))
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def _weights_are_none(values: Values) -> bool:
+    text = str(values["class-weights"])
+    try:
+        return text not in ("", BALANCED) and min(map(float, text.split(","))) < 0
+    except ValueError:
+        return True
+
+
+def _does_not_fit_rows(values: Values) -> bool:
+    """Return whether a data set's own rows have other labels than the task."""
+    spec, task = DATASETS[values["dataset"]], _task(values)
+    if spec.reader or not spec.num_classes or spec.name == "own-table":
+        return False
+    usual = TASKS[spec.task]
+    two = task.name != "binary" or spec.num_classes == 2
+    return task.labels != usual.labels or not two
+
+
+def _of_tasks() -> Iterator[Rule]:
+    """Yield what a task cannot go with."""
+    yield Rule(
+        ("task", "dataset"),
+        (_does_not_fit_rows,),
+        lambda values: f"its rows have {DATASETS[values['dataset']].num_classes} classes",
+        "set 'auto', or choose another data set",
+    )
+    yield Rule(
+        ("loss", "task"),
+        (
+            Unless("loss", AUTO),
+            lambda values: values["loss"] not in _task(values).losses,
+        ),
+        lambda values: f"the task's losses are {', '.join(_task(values).losses)}",
+        "set one of them, or 'auto'",
+    )
+    yield Rule(
+        ("scores", "task"), (_names_other_scores,), _why_not_scored, "set these, or 'auto'"
+    )
+    yield Rule(
+        ("scores", "loss"),
+        (
+            Unless("loss", "quantile"),
+            lambda values: "coverage-error" in str(values["scores"]),
+        ),
+        "only a quantile has a coverage that it should have",
+        "leave coverage-error out, or set {loss} = 'quantile'",
+    )
+    yield Rule(
+        ("class-weights",),
+        (Unless("class-weights", ""), _weights_are_none),
+        "it is neither balanced nor numbers from 0",
+        "give one for each class, such as '1, 4'",
+    )
+    for key, usual in (
+        ("class-weights", ""),
+        ("logit-calibration", 0.0),
+        ("lsr-gamma", 0.0),
+        ("label-noise", 0.0),
+    ):
+        yield Rule(
+            (key, "task"),
+            (Unless(key, usual), _has_other_labels),
+            "rows have no class",
+            f"set {usual!r}",
+        )
+    yield Rule(
+        ("attack", "task"),
+        (With("attack", "label-flip"), _has_other_labels),
+        "rows have no class to flip",
+        "choose another attack",
+    )
+    yield Rule(
+        ("partitioner", "task"),
+        (
+            _has_other_labels,
+            With("sites", ""),
+            lambda values: PARTITIONERS[values["partitioner"]].BY_CLASS,
+        ),
+        "it goes by classes, which rows do not have",
+        "choose iid or natural-id",
+    )
+
+
+def _of_task_and_method(method: "type[FederatedStrategy]") -> Iterator[Rule]:
+    """Yield that a method trains for some tasks alone."""
+
+    def refused(values: Values) -> bool:
+        # Clients' code, and torch with it, is loaded only where there is a question.
+        return _has_other_labels(values) and not _trains_for(values)
+
+    def why(values: Values) -> str:
+        needs = "it needs classes, and a logit for each"
+        return f"{needs}; the task's rows have none"
+
+    yield Rule(
+        ("method", "task"),
+        (refused,),
+        why,
+        "choose another method, such as fedavg, fedprox or scaffold",
+    )
+
+
+def _trains_for(values: Values) -> bool:
+    method = METHODS[str(values["method"])]
+    if load_strategy(method).takes("validation") or load_strategy(method).takes(
+        "num_classes"
+    ):
+        return False
+    return _task(values).name in load_client(method).TASKS
+
+
 _TABLE = (
+    *_of_tasks(),
     Rule(
         ("local-epochs", "local-steps"),
         (With("local-epochs", 0), With("local-steps", 0)),
@@ -252,7 +386,7 @@ _TABLE = (
             "local self-regularisation has a loss of its own",
             "leave one of them out",
         )
-        for key, usual in (("loss", "cross-entropy"), ("logit-calibration", 0.0))
+        for key, usual in (("loss", AUTO), ("logit-calibration", 0.0))
     ),
     Rule(
         ("fedpara", "decomposition"),

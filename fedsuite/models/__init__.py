@@ -75,6 +75,19 @@ class HiddenLayers(Settings):
     )
 
 
+class EmbeddedWords(Settings):
+    """Keys of the embedding-bag."""
+
+    vocabulary_size: int = key(
+        default=10_000,
+        help="numbers of words that rows may hold, 0 to one less; 0 is padding",
+        minimum=2,
+    )
+    embedding_width: int = key(
+        default=64, help="numbers that stand for a word", minimum=1, maximum=4096
+    )
+
+
 class Torchvision(Settings):
     """Keys of torchvision's networks."""
 
@@ -199,6 +212,11 @@ _OURS: dict[str, ModelSpec] = {
     "lstm-reddit": ModelSpec(
         "Next words: embedding of 200, two LSTM layers of 256, scores for all words.",
         "fedsuite.models.recurrent:lstm_reddit",
+    ),
+    "embedding-bag": ModelSpec(
+        "Text: the mean of a row's embedded words, then one linear layer.",
+        "fedsuite.models.words:embedding_bag",
+        EmbeddedWords,
     ),
     "torchvision": ModelSpec(
         "Any classification network of torchvision, drawn or pre-trained.",

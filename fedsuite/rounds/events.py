@@ -16,7 +16,6 @@ from fedsuite.core.tasks import ACCURACY, CONFUSION_COLUMN, SCORES, Score
 from fedsuite.rounds.report import ONE_CLASS_COLUMN, PhaseReport, Row
 from fedsuite.rounds.round import RoundStrategy
 
-
 _LONGEST_FIRST = sorted(SCORES.values(), key=lambda score: -len(score.name))
 
 

@@ -14,6 +14,7 @@ from fedsuite.core.errors import RunError, one_line
 from fedsuite.core.logs import ServerLogger
 from fedsuite.core.rng import numpy_stream
 from fedsuite.messages.records import HELLO, TRAINING_ROWS, ConfigValue
+from fedsuite.rounds.column_means import ColumnMeans
 from fedsuite.rounds.greeting import OwnSide, SiteColumns, facts_of, names_of
 from fedsuite.rounds.validation import LARGEST_COUNT
 from fedsuite.rounds.waiting import Waiting
@@ -187,6 +188,8 @@ class Directory:
         self.timeout = connect_timeout
         self._ours = OwnSide(source_hash, plug_ins, public_fingerprint)
         self._columns = SiteColumns()
+        self.column_means = ColumnMeans()
+        self.facts: dict[int, Mapping[str, ConfigValue]] = {}
         self._names = dict(enumerate(site_names))
         self.training_rows: dict[int, int] = {}
         self._greeted: set[int] | None = None
@@ -302,7 +305,7 @@ class Directory:
                 continue
             name = self._names[client_id]
             try:
-                self._judge_site(name, reply)
+                self._judge_site(client_id, name, reply)
             except RunError as error:
                 # A node that is gone again has not failed: the next round asks it.
                 gone = reply.has_error() and reply.error.code == REFUSED
@@ -311,8 +314,31 @@ class Directory:
                 logger.warning("%s", error)
                 continue
             greeted.add(reply.metadata.src_node_id)
-            self._pin_rows(client_id, facts_of(reply))
+            self.facts[client_id] = facts_of(reply)
+            self._pin_rows(client_id, self.facts[client_id])
+        self.column_means.settle(list(self._names))
+        self._tell_means(grid, {n: k for n, k in clients.items() if n in greeted}, greeted)
         self._greeted = greeted
+
+    def _tell_means(
+        self, grid: Grid, clients: Mapping[int, int], greeted: set[int]
+    ) -> None:
+        """Tell new nodes the means of the columns; who does not take them is no member."""
+        if self.column_means.scaling is None or not clients:
+            return
+        hellos = [Message(self.column_means.content(), node, HELLO) for node in clients]
+        heard = set()
+        for reply in grid.send_and_receive(hellos, timeout=self.timeout):
+            if not reply.has_error():
+                heard.add(reply.metadata.src_node_id)
+        for node, client_id in clients.items():
+            if node in heard:
+                continue
+            greeted.discard(node)
+            reason = f"site {self._names[client_id]} did not take the means of the columns"
+            if self._greeted is None:
+                raise RunError(f"{reason}: its operator finds the cause in its log")
+            logger.warning("%s", reason)
 
     def _pin_rows(self, client_id: int, facts: Mapping[str, ConfigValue]) -> None:
         """Show how many rows a site says that it has; what it says first holds."""
@@ -325,7 +351,7 @@ class Directory:
             "site %s has %d training rows%s", self._names[client_id], rows, more
         )
 
-    def _judge_site(self, name: str, reply: Message) -> None:
+    def _judge_site(self, client_id: int, name: str, reply: Message) -> None:
         if reply.has_error():
             raise RunError(
                 f"site {name} failed the hello ({one_line(reply.error.reason)}): its "
@@ -335,6 +361,7 @@ class Directory:
         reason = self._ours.refusal(facts) or self._columns.refusal(name, facts)
         if reason:
             raise RunError(f"site {name} {reason}")
+        self.column_means.take(client_id, name, facts, facts.get(TRAINING_ROWS))
 
     def _hello(self, grid: Grid, nodes: Sequence[int]) -> Iterable[Message]:
         if not nodes:

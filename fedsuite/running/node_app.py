@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
@@ -14,6 +14,7 @@ from fedsuite.core.keys import Value
 from fedsuite.core.logs import configure_logs, json_logs, log_scope
 from fedsuite.core.registry import METHODS
 from fedsuite.data import DataSettings
+from fedsuite.rounds.column_means import told_scaling
 from fedsuite.running.node import (
     data_errors_stay_here,
     is_simulated,
@@ -23,8 +24,9 @@ from fedsuite.running.node import (
     warn_of_ignored_paths,
 )
 from fedsuite.running.paths_at_home import paths_at_home
+from fedsuite.running.site_tables import keep, told_before, told_statistics
 from fedsuite.running.worker import Worker, experiment_run_name, state_folder
-from fedsuite.training.app import Answering, answered, make_client_app
+from fedsuite.training.app import Answering, Fact, answered, make_client_app
 from fedsuite.training.store import FileStore
 from fedsuite.workarounds.packed import packing_mod
 
@@ -40,8 +42,9 @@ def _worker(run_config: Config, run_id: int, node_config: Config) -> Worker:
     folder = state_folder(experiment, experiment_run_name(experiment, run_id))
     if site is None:
         return Worker(experiment, FileStore(folder))
+    told = partial(told_before, folder)
     with data_errors_stay_here():
-        return Worker(experiment, FileStore(folder), site=site)
+        return Worker(experiment, FileStore(folder), site=site, told_scaling=told)
 
 
 def client_from_context(context: Context, client_id: int) -> Answering:
@@ -54,15 +57,21 @@ def read_ahead_from_context(context: Context, client_ids: Sequence[int]) -> None
     _worker_from(context).read_ahead(context, client_ids)
 
 
-def fingerprints_from_context(context: Context) -> Mapping[str, str | int]:
+def fingerprints_from_context(context: Context) -> Mapping[str, Fact]:
     """Return the fingerprints of a node's hello; load data for hashes or checks alone."""
     experiment = node_experiment(context.run_config, context.node_config)
     warn_of_ignored_paths(context.run_config, experiment)
     data = experiment.group(DataSettings)
     public = data.public_size or data.public_dir
-    if node_site(experiment, context.node_config) is None and not public:
+    site = node_site(experiment, context.node_config)
+    if site is None and not public:
         return plug_in_fingerprint(experiment)
-    return _worker_from(context).fingerprints(context)
+    if site is not None and data.only_statistics:
+        with data_errors_stay_here():
+            return plug_in_fingerprint(experiment) | told_statistics(experiment, site)
+    worker = _worker_from(context)
+    with data_errors_stay_here():
+        return worker.fingerprints(context)
 
 
 def _worker_from(context: Context) -> Worker:
@@ -107,6 +116,10 @@ def _logged(message: Message, context: Context) -> Message:
 
 def _answer(message: Message, context: Context) -> Message:
     experiment = node_experiment(context.run_config, context.node_config)
+    scaling = told_scaling(message.content) if message.has_content() else None
+    if scaling is not None:
+        run_name = experiment_run_name(experiment, context.run_id)
+        keep(scaling, state_folder(experiment, run_name))
     return _app_of(str(experiment["method"]))(message, context)
 
 

@@ -29,6 +29,7 @@ from fedsuite.core.extras import naming_extras
 from fedsuite.core.keys import AUTO
 from fedsuite.core.logs import configure_logs, harmless, log_scope, write_line
 from fedsuite.data import DataSettings, FederatedData
+from fedsuite.data.site_federation import SiteFederation
 from fedsuite.experiment.data_and_models import federated_data, network_model
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.paths import refuse_relative_paths
@@ -59,6 +60,7 @@ from fedsuite.rounds.strategy import FederatedStrategy
 from fedsuite.running.collusion import with_liars
 from fedsuite.running.outcome import untrained
 from fedsuite.running.server_parts import ServerParts, initial_arrays, server_parts
+from fedsuite.running.site_tables import ask_for_statistics
 from fedsuite.running.worker import experiment_run_name
 from fedsuite.strategies.decomposition.filter_decomposition import FilterDecomposition
 from fedsuite.training.app import source_hash
@@ -91,6 +93,9 @@ def main(grid: Grid, context: Context) -> None:
         refuse_relative_paths(experiment.values)
         refuse_flowers_table(experiment, context.run_config)
         folder = runs_folder(experiment) / experiment_run_name(experiment, context.run_id)
+        if experiment.group(DataSettings).only_statistics:
+            ask_for_statistics(experiment, grid_for(grid), folder)
+            return
         with lost_actors_replaced(grid):
             run_experiment(experiment, grid_for(grid), folder, flwr_run_id=context.run_id)
     except FedsuiteError as error:
@@ -145,6 +150,11 @@ def run_experiment(
         Function that prints a line of progress.
     """
     configure_logs()
+    if experiment.group(DataSettings).only_statistics:
+        raise ConfigError(
+            "key only-statistics = true trains nothing: use `fedsuite deploy statistics`, "
+            "or leave it out"
+        )
     with log_scope(run=folder.name):
         return _run_experiment(experiment, grid, folder, flwr_run_id, write)
 
@@ -165,6 +175,8 @@ def _run_experiment(
     model = network_model(experiment, data)
     parts = server_parts(experiment, data, model)
     strategy = build_strategy(experiment, parts)
+    if isinstance(data, SiteFederation):
+        data.told_scaling = lambda: strategy.directory.column_means.scaling
     initial = initial_arrays(experiment, model, parts)
     checkpoint: Checkpoint | None = None
     # All that may be refused is known: from here on the folder changes.

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,9 +18,11 @@ from fedsuite.core.keys import AUTO
 from fedsuite.core.least_recent import LeastRecent
 from fedsuite.core.logs import write_line
 from fedsuite.core.registry import METHODS
-from fedsuite.data import ClientData, FederatedData, Split
+from fedsuite.data import ClientData, DataSettings, FederatedData, Split
+from fedsuite.data.column_scaling import ColumnScaling
 from fedsuite.data.columns import fingerprint
 from fedsuite.data.site import Site
+from fedsuite.data.site_federation import SiteFederation
 from fedsuite.experiment.data_and_models import federated_data, network_model
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.run_settings import RunSettings
@@ -31,11 +33,12 @@ from fedsuite.models.arrays import buffer_names, load_arrays, model_arrays
 from fedsuite.models.assignment import experiment_networks
 from fedsuite.models.groups import parameter_groups
 from fedsuite.models.one_row import one_row_failure
+from fedsuite.rounds.column_means import told_sums
 from fedsuite.rounds.round_settings import RoundSettings
 from fedsuite.running.node import (
     plug_in_fingerprint,
 )
-from fedsuite.training.app import Answering, Failures, make_client_app
+from fedsuite.training.app import Answering, Fact, Failures, make_client_app
 from fedsuite.training.attack_plan import AttackPlan, LyingClient, flipped
 from fedsuite.training.base import FederatedClient
 from fedsuite.training.fault_plan import FaultPlan, PlannedClient
@@ -80,6 +83,8 @@ class Worker:
         always have the experiment's.
     site
         Data of this node, if clients are sites; None in a rehearsal, which has all sites.
+    told_scaling
+        Returns what the server has told of the columns' means; None where it tells none.
     """
 
     def __init__(
@@ -88,6 +93,7 @@ class Worker:
         store: ClientStore,
         client_seed: int | None = None,
         site: Site | None = None,
+        told_scaling: Callable[[], ColumnScaling | None] | None = None,
     ) -> None:
         run = experiment.group(RunSettings)
         torch.set_num_threads(run.threads)
@@ -98,11 +104,15 @@ class Worker:
         self._client_class = load_client(METHODS[run.method])
         self._data = federated_data(experiment, site)
         self._site = site
+        if told_scaling is not None and isinstance(self._data, SiteFederation):
+            self._data.told_scaling = told_scaling
         if experiment["sites"]:
             self._open_sites()
         self._networks = experiment_networks(experiment.values)
         self._residents: dict[int, _Resident] = {}
-        self._training = training = experiment.group(TrainingOptions)
+        self._training = training = experiment.group(
+            TrainingOptions, task=experiment.group(DataSettings).task_name
+        )
         check_augmentation(training.torchvision_augmentation, self._data.input_shape)
         public = self._data.public_set()
         self._public = public.features.to(self._device) if len(public) else None
@@ -180,8 +190,19 @@ class Worker:
                 "key sites: in this process there are no SuperNodes that bring data; give "
                 "site-dirs = FOLDER to rehearse, or run it on a SuperLink"
             )
-        for client_id in range(self._data.num_clients if rehearsal else 1):
+        if not rehearsal:
+            self._site_rows()
+            return
+        for client_id in range(self._data.num_clients):
             self._data.client(client_id)
+
+    def _site_rows(self) -> ClientData:
+        """Return this node's rows, before the server has told how to scale them.
+
+        A node with a site has the site's rows under any client number.
+        """
+        assert isinstance(self._data, SiteFederation)
+        return self._data.site_rows(0)
 
     def participant(self, context: Context, client_id: int) -> Answering:
         """Return a client that lies and fails where the experiment plans so."""
@@ -198,28 +219,33 @@ class Worker:
         if not self._experiment["sites"]:
             self._data.read_ahead(client_ids)
 
-    def fingerprints(self, context: Context) -> Mapping[str, str | int]:
-        """Return the node's part of its hello: hashes of code and data, a site's rows."""
+    def fingerprints(self, context: Context) -> Mapping[str, Fact]:
+        """Return the node's part of its hello: hashes of code and data, a site's rows.
+
+        With them go the sums of its columns where sites scale them alike.
+        """
         return self._fingerprints
 
     @cached_property
-    def _fingerprints(self) -> Mapping[str, str | int]:
+    def _fingerprints(self) -> Mapping[str, Fact]:
         # Very many nodes of one process ask for them.
         public = self._data.public_set()
         of_public = {"public": public.fingerprint} if len(public) else {}
         of_plug_ins = plug_in_fingerprint(self._experiment)
-        of_site: dict[str, str | int] = {}
-        if self._site is not None:
-            # A node with a site has the site's rows under any client number.
-            of_site[TRAINING_ROWS] = len(self._data.client(0).train)
+        of_site: dict[str, Fact] = {}
+        if self._site is not None and isinstance(self._data, SiteFederation):
+            of_site[TRAINING_ROWS] = len(self._site_rows().train)
+            if self._data.needs_sums:
+                of_site |= told_sums(self._data.sums(0))
         return {**of_plug_ins, **of_public, **of_site, **self._column_fingerprint()}
 
     def _column_fingerprint(self) -> dict[str, str]:
         """Return a hash of this site's columns; the names are told to its own log."""
-        columns = self._data.client(0).columns if self._site is not None else ()
+        columns = self._site_rows().columns if self._site is not None else ()
         if self._site is None or not columns:
             return {}
-        columns_hash = fingerprint(columns)
+        schema = self._data.spec.schema
+        columns_hash = schema.fingerprint if schema else fingerprint(columns)
         # One line, whatever the names hold.
         names = " ".join(", ".join(columns).split())
         write_line(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -38,7 +38,10 @@ ClientFn = Callable[[Context, int], Answering]
 ReadAhead = Callable[[Context, Sequence[int]], None]
 """Reads the rows of a message's clients, before the first of them answers."""
 
-Fingerprints = Callable[[Context], Mapping[str, str | int]]
+Fact: TypeAlias = str | int | list[float]
+"""What a node tells of itself under one name."""
+
+Fingerprints = Callable[[Context], Mapping[str, Fact]]
 """Returns the hashes of data and code, and the rows, that a node adds to its hello."""
 
 logger = logging.getLogger(__name__)

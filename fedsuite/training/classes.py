@@ -25,14 +25,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedsuite.core.errors import ConfigError
-from fedsuite.core.tasks import CONFUSION
+from fedsuite.core.tasks import BALANCED, CONFUSION
 from fedsuite.data.specs import IGNORED
 from fedsuite.training.losses import LossFunction, cross_entropy, focal_loss
 
 if TYPE_CHECKING:
     from fedsuite.training.loop import TrainingOptions
 
-BALANCED = "balanced"
 _BINS = 15
 _MOST_CLASSES = 20
 """Classes of a confusion matrix, whose cells are sent as metrics of their own."""

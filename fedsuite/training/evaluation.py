@@ -86,9 +86,7 @@ def evaluate_model(model: nn.Module, data: Split) -> tuple[float, float]:
     return _of_parts(data, outputs_over(model, data))
 
 
-def _of_parts(
-    data: Split, parts: Iterable[tuple[Tensor, Tensor]]
-) -> tuple[float, float]:
+def _of_parts(data: Split, parts: Iterable[tuple[Tensor, Tensor]]) -> tuple[float, float]:
     """Return mean cross-entropy and accuracy of outputs, part by part."""
     count = count_targets(data.labels)
     if count == 0:
@@ -142,7 +140,9 @@ def model_scores(
         if len(classes) == 1 and accuracy < 1.0 and len(data) > 1:
             found[ONE_CLASS] = classes.pop()
     else:
-        parts = [(outputs.cpu(), labels.cpu()) for outputs, labels in outputs_over(model, data)]
+        parts = [
+            (outputs.cpu(), labels.cpu()) for outputs, labels in outputs_over(model, data)
+        ]
         found = {"loss": 0.0}
     if not parts:
         return {**found, **dict.fromkeys((n for n in further if n in SCORES), math.nan)}

@@ -25,7 +25,9 @@ def loss(name: str, options: "TrainingOptions", labels: Tensor) -> LossFunction:
 
     def quantile(predicted: Tensor, numbers: Tensor) -> Tensor:
         below = numbers - predicted
-        return torch.maximum(options.quantile * below, (options.quantile - 1) * below).mean()
+        return torch.maximum(
+            options.quantile * below, (options.quantile - 1) * below
+        ).mean()
 
     def huber(predicted: Tensor, numbers: Tensor) -> Tensor:
         return functional.huber_loss(predicted, numbers, delta=options.huber_delta)

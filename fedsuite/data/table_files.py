@@ -1,0 +1,121 @@
+"""Files of tables, Parquet or CSV, as Arrow tables.
+
+A CSV's delimiter (comma, semicolon or tab) is the one that its first line has most of. With
+semicolons a comma in a number is a decimal point. Empty fields and the usual words for
+none, such as ``NA``, are missing values, unless a schema declares them as a category.
+"""
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from fedsuite.core.errors import DataError, one_line
+
+SUFFIXES = (".parquet", ".csv", ".tsv")
+"""Kinds of files that are read, by the ends of their names."""
+
+_HEAD = 1 << 16  # bytes that delimiter and decimal point are looked for in
+_NO_VALUE = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "#N/A")
+
+ArrowTable: TypeAlias = Any  # pyarrow ships no types
+
+
+def table_files(folder: Path, pattern: str = "*") -> list[Path]:
+    """Return a folder's files of tables whose stem fits a pattern, by name."""
+    return sorted(
+        path
+        for path in folder.glob(pattern)
+        if path.suffix.lower() in SUFFIXES and path.is_file()
+    )
+
+
+def column_names(file: Path) -> list[str]:
+    """Return the names of a file's columns, as often as they are there."""
+    return list(arrow_schema(file).names)
+
+
+def arrow_schema(file: Path) -> Any:
+    """Return the names and types of a file's columns.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if is_csv(file):
+        return read_table(file).schema
+    try:
+        return pq.read_schema(file)
+    except (OSError, pa.ArrowException) as error:
+        raise _unreadable(file, error) from error
+
+
+def read_table(
+    file: Path, names: Sequence[str] = (), texts: Collection[str] = ()
+) -> ArrowTable:
+    """Return the columns of a file.
+
+    Parameters
+    ----------
+    file
+        Parquet or CSV.
+    names
+        Columns to read; by default all.
+    texts
+        Columns that are text whatever they look like, so that ``01`` stays ``01``; what
+        they hold is never taken for a missing value unless it is empty or ``NA``.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if is_csv(file):
+        return _read_csv(file, names, texts)
+    try:
+        # Not read_table, which would take folder names such as a=1 for columns.
+        return pq.ParquetFile(file).read([*names] or None)
+    except (OSError, pa.ArrowException) as error:
+        raise _unreadable(file, error) from error
+
+
+def is_csv(file: Path) -> bool:
+    """Return whether a file is text with delimiters, by its name."""
+    return file.suffix.lower() in (".csv", ".tsv")
+
+
+def _read_csv(file: Path, names: Sequence[str], texts: Collection[str]) -> ArrowTable:
+    import pyarrow as pa
+    from pyarrow import csv
+
+    try:
+        with file.open("rb") as stream:
+            head, _, rest = stream.read(_HEAD).partition(b"\n")
+        if not head.strip():
+            raise DataError(f"{file}: no line with the columns' names: write one")
+        delimiter = max(",;\t", key=lambda mark: head.count(mark.encode()))
+        decimal_comma = delimiter == ";" and b"," in rest
+        options = csv.ConvertOptions(
+            include_columns=[*names],
+            column_types={name: pa.string() for name in texts},
+            null_values=list(_NO_VALUE),
+            strings_can_be_null=True,
+            decimal_point="," if decimal_comma else ".",
+        )
+        parsing = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+        return csv.read_csv(file, parse_options=parsing, convert_options=options)
+    except (OSError, pa.ArrowException) as error:
+        raise _unreadable(file, error) from error
+
+
+def _unreadable(file: Path, error: Exception) -> DataError:
+    kind = "CSV in UTF-8" if is_csv(file) else "Parquet"
+    return DataError(
+        f"{file}: not a readable {kind} file ({one_line(error)}): write it again"
+    )
