@@ -17,6 +17,8 @@ from functools import cache
 from types import MappingProxyType
 from typing import Literal
 
+from fedsuite.core.errors import ConfigError
+
 PER_CENT = "%"
 
 Labels = Literal["class", "labels", "number", "time and event"]
@@ -268,6 +270,21 @@ _CELLS = re.compile("confusion-[0-9]+-[0-9]+|label-(?:auroc|f1)-[0-9]+")
 def is_told_score(name: str) -> bool:
     """Return whether a metric is a score, one of a list of scores, or says one class."""
     return name in SCORES or name == ONE_CLASS or bool(_CELLS.fullmatch(name))
+
+
+def interval_times(text: str) -> tuple[float, ...]:
+    """Return the numbers of the key ``interval-ends``."""
+    try:
+        ends = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        ends = ()
+    rising = all(a < b for a, b in zip((0.0, *ends), ends, strict=False))
+    if not ends or not rising or not math.isfinite(ends[-1]):
+        raise ConfigError(
+            f"key interval-ends = {text!r}: expected rising times above 0, such as "
+            "'365, 730, 1095', which end the intervals of loss = 'discrete-time'"
+        )
+    return ends
 
 
 @cache

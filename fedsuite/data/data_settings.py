@@ -4,9 +4,9 @@ from dataclasses import replace
 from typing import Literal
 
 from fedsuite.core.errors import Refused
-from fedsuite.core.keys import AUTO, Unless
+from fedsuite.core.keys import AUTO, Unless, With
 from fedsuite.core.settings import Settings, key
-from fedsuite.core.tasks import TASKS
+from fedsuite.core.tasks import TASKS, interval_times
 from fedsuite.core.text import is_file_name
 from fedsuite.data.catalog import DATASETS, PARTITIONERS
 from fedsuite.data.specs import DatasetSpec
@@ -26,6 +26,12 @@ class DataSettings(Settings):
         help="what models are trained for; auto is what the data set knows, else "
         "classification",
         choices=(AUTO, *TASKS),
+    )
+    interval_ends: str = key(
+        default="",
+        help="rising times that end the intervals of the loss discrete-time, "
+        "comma-separated; a model then gives a number for each",
+        needs=(With("loss", "discrete-time"),),
     )
     data_dir: str = key(
         local=True,
@@ -143,8 +149,10 @@ class DataSettings(Settings):
 
     @property
     def spec(self) -> DatasetSpec:
-        """The data set, with its task."""
-        return replace(DATASETS[self.dataset], task=self.task_name)
+        """The data set, with its task and its intervals of time, if there are any."""
+        spec = replace(DATASETS[self.dataset], task=self.task_name)
+        ends = self.interval_ends
+        return replace(spec, num_classes=len(interval_times(ends))) if ends else spec
 
     @property
     def site_names(self) -> tuple[str, ...]:

@@ -296,6 +296,12 @@ def _of_tasks() -> Iterator[Rule]:
         "set one of them, or 'auto'",
     )
     yield Rule(
+        ("loss",),
+        (With("loss", "discrete-time"), With("interval-ends", "")),
+        "it needs intervals of time",
+        "name {interval-ends}, such as '365, 730, 1095'",
+    )
+    yield Rule(
         ("scores", "task"), (_names_other_scores,), _why_not_scored, "set these, or 'auto'"
     )
     yield Rule(

@@ -110,8 +110,9 @@ class Worker:
             self._open_sites()
         self._networks = experiment_networks(experiment.values)
         self._residents: dict[int, _Resident] = {}
+        rows = experiment.group(DataSettings)
         self._training = training = experiment.group(
-            TrainingOptions, task=experiment.group(DataSettings).task_name
+            TrainingOptions, task=rows.task_name, interval_ends=rows.interval_ends
         )
         check_augmentation(training.torchvision_augmentation, self._data.input_shape)
         public = self._data.public_set()

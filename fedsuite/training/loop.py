@@ -150,6 +150,7 @@ class TrainingOptions(Settings):
         return self.crop_and_flip or self.torchvision_augmentation != NONE
 
     task: str = given(default=CLASSIFICATION.name, help="what models are trained for")
+    interval_ends: str = given(default="", help="ends of the intervals of discrete-time")
 
     def loss_on(self, labels: Tensor) -> LossFunction:
         """Return the loss that the options name, of a client with these labels."""

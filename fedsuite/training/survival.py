@@ -24,7 +24,6 @@ interval if it was seen for half of it. After the last end nothing counts: an ev
 survival of all intervals.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -34,6 +33,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedsuite.core.errors import ConfigError
+from fedsuite.core.tasks import interval_times
 from fedsuite.core.vectors import Vector
 from fedsuite.training.losses import LossFunction
 from fedsuite.training.survival_scores import (
@@ -57,7 +57,7 @@ def cox_loss(risks: Tensor, labels: Tensor, ties: Ties = "efron") -> Tensor:
     Parameters
     ----------
     risks
-        Log hazard ratios ``[rows]``, of any scale.
+        Log hazard ratios ``[rows]``; more than 700 below the largest count as 700 below.
     labels
         Times and events ``[rows, 2]``.
     ties
@@ -65,19 +65,20 @@ def cox_loss(risks: Tensor, labels: Tensor, ties: Ties = "efron") -> Tensor:
     """
     order = torch.argsort(labels[:, 0], descending=True, stable=True)
     times, events = labels[order, 0], labels[order, 1] > 0
-    risks = risks[order]
-    group, sizes = torch.unique_consecutive(times, return_inverse=True, return_counts=True)[
-        1:
-    ]
+    logs = risks[order].to(torch.float64)
+    relative = torch.exp(logs - logs.detach().max()) if len(logs) else logs
+    group, sizes = torch.unique_consecutive(
+        times, return_inverse=True, return_counts=True
+    )[1:]
     # The last row of a time has all rows of this time, and of later ones, before it.
-    at_risk = torch.logcumsumexp(risks, 0)[sizes.cumsum(0) - 1][group]
-    logs = at_risk
-    if ties == "efron":
-        # Shares of the risk, at most 1 each: nothing overflows.
-        shares = torch.where(events, torch.exp(risks - at_risk), 0.0)
-        tied = risks.new_zeros(len(sizes)).index_add(0, group, shares)[group]
-        logs = at_risk + torch.log1p(-_before(events, group, sizes).to(risks.dtype) * tied)
-    return torch.where(events, logs - risks, 0.0).sum() / max(len(risks), 1)
+    at_risk = relative.cumsum(0)[sizes.cumsum(0) - 1][group]
+    if ties == "efron" and len(sizes) < len(times):
+        seen = torch.where(events, relative, 0.0)
+        tied = seen.new_zeros(len(sizes)).index_add(0, group, seen)[group]
+        at_risk = at_risk - _before(events, group, sizes) * tied
+    least = torch.finfo(torch.float64).tiny
+    losses = torch.log(at_risk.clamp_min(least)) - torch.log(relative.clamp_min(least))
+    return (torch.where(events, losses, 0.0).sum() / max(len(logs), 1)).to(risks.dtype)
 
 
 def _before(events: Tensor, group: Tensor, sizes: Tensor) -> Tensor:
@@ -118,25 +119,10 @@ def discrete_survival(log_odds: Vector, ends: Vector) -> Steps:
     return Steps(ends, np.exp(-np.logaddexp(0.0, log_odds).cumsum(axis=1)), 1.0)
 
 
-def interval_ends(text: str) -> tuple[float, ...]:
-    """Return the numbers of the key ``interval-ends``."""
-    try:
-        ends = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        ends = ()
-    rising = all(a < b for a, b in zip((0.0, *ends), ends, strict=False))
-    if not ends or not rising or not math.isfinite(ends[-1]):
-        raise ConfigError(
-            f"key interval-ends = {text!r}: expected rising times above 0, such as "
-            "'365, 730, 1095', which end the intervals of loss = 'discrete-time'"
-        )
-    return ends
-
-
 def loss(name: str, options: "TrainingOptions", labels: Tensor) -> LossFunction:
     """Return one of the task's losses; see :mod:`fedsuite.training.tasks`."""
     if name == "discrete-time":
-        ends = labels.new_tensor(interval_ends(options.interval_ends))
+        ends = labels.new_tensor(interval_times(options.interval_ends))
 
         def discrete(model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
             return discrete_time_loss(_outputs(model(features), len(ends)), labels, ends)
@@ -160,7 +146,7 @@ def scores(
     times, events = labels.to(torch.float64).numpy().T
     numbers = outputs.to(torch.float64).numpy()
     if options.loss == "discrete-time":
-        ends = np.array(interval_ends(options.interval_ends))
+        ends = np.array(interval_times(options.interval_ends))
         survival = discrete_survival(_outputs(numbers, len(ends)), ends)
         # Minus the expected time until the event or the last end.
         alive = np.insert(survival.values[:, :-1], 0, 1.0, axis=1)

@@ -13,13 +13,13 @@ from lifelines.utils import concordance_index
 from torch import Tensor
 
 from fedsuite.core.errors import ConfigError
+from fedsuite.core.tasks import interval_times
 from fedsuite.training.loop import TrainingOptions
 from fedsuite.training.survival import (
     Ties,
     cox_loss,
     discrete_survival,
     discrete_time_loss,
-    interval_ends,
     loss,
     scores,
 )
@@ -102,7 +102,7 @@ def test_large_risks_and_batches_without_events_stay_finite() -> None:
         value = cox_loss(risks, targets)
         (gradient,) = torch.autograd.grad(value, risks)
         assert bool(value.isfinite()) and bool(gradient.isfinite().all())
-    assert float(value) == 0.0 and not gradient.any()
+    assert value.item() == 0.0 and not gradient.any()
 
 
 def test_discrete_time_loss_by_hand() -> None:
@@ -197,7 +197,7 @@ def test_wrong_widths_and_ends_are_refused() -> None:
     cox = loss("cox", TrainingOptions(loss="cox"), targets)
     with pytest.raises(ConfigError, match="has 1 outputs for each row, and this one gives 3"):
         cox(torch.nn.Identity(), features, targets)
-    assert interval_ends("1, 2.5") == (1.0, 2.5)
+    assert interval_times("1, 2.5") == (1.0, 2.5)
     for text in ("", "2, 1", "0, 1", "1, inf", "a"):
         with pytest.raises(ConfigError, match="interval-ends"):
-            interval_ends(text)
+            interval_times(text)
