@@ -148,9 +148,8 @@ def scores(
     if options.loss == "discrete-time":
         ends = np.array(interval_times(options.interval_ends))
         survival = discrete_survival(_outputs(numbers, len(ends)), ends)
-        # Minus the expected time until the event or the last end.
-        alive = np.insert(survival.values[:, :-1], 0, 1.0, axis=1)
-        risks = -(alive * np.diff(ends, prepend=0.0)).sum(axis=1)
+        # Minus the time survived, of an event in an interval until its beginning.
+        risks = -(survival.values * np.diff(ends, prepend=0.0)).sum(axis=1)
     else:
         risks = _outputs(numbers, 1)[:, 0]
         survival = cox_survival(times, events, risks)
