@@ -134,7 +134,8 @@ def further_scores(run: Run) -> dict[str, dict[str, Any]]:
     By column of ``clients.jsonl``: title, unit, whether higher is better, mean, worst 10 %
     and standard deviation over clients in that unit, and how many clients have one.
     """
-    last = next((row for row in reversed(run.rounds) if _names_scores(row)), {})
+    rows = reversed(run.rounds)
+    last: dict[str, Any] = next((row for row in rows if _names_scores(row)), {})
     found = {}
     for score in SCORES.values():
         if score is ACCURACY or not _names_scores(last, score):

@@ -16,8 +16,8 @@ _MEANINGS = {
 }
 
 LEFT_OUT = (
-    " A client without a score, perhaps because it diverged, counts as the worst that there "
-    "is."
+    " A client without a score, perhaps because it diverged, counts as the worst that "
+    "there is."
 )
 
 _HEADER = ("contender", "trial", "values", "score", "mean accuracy", "cpu seconds", "error")
