@@ -199,8 +199,10 @@ def fairness_report(accuracies: ArrayLike, score: Score = ACCURACY) -> FairnessR
     )
     if is_fraction:
         return report
-    undefined = ("coefficient_of_variation", "angle", "kl", "jain", "gini")
-    return replace(report, **dict.fromkeys(undefined, math.nan))
+    nan = math.nan
+    return replace(
+        report, coefficient_of_variation=nan, angle=nan, kl=nan, jain=nan, gini=nan
+    )
 
 
 def collaborative_fairness(

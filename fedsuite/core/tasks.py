@@ -246,6 +246,9 @@ TASKS: Mapping[str, Task] = MappingProxyType(
 
 CLASSIFICATION = TASKS["classification"]
 
+OF_CLASSES = frozenset(name for name, task in TASKS.items() if task.has_classes)
+"""Tasks whose rows have one class each, and whose models have a logit for each class."""
+
 LISTS = frozenset(name for task in TASKS.values() for name in task.lists)
 """Values of the key ``scores`` that are several numbers."""
 

@@ -42,9 +42,9 @@ Ints = NDArray[np.int64]
 
 def loss(name: str, options: "TrainingOptions", labels: Tensor) -> LossFunction:
     """Return cross-entropy or focal loss, with the client's class weights."""
-    focal = {"gamma": options.focal_gamma} if name == "focal" else {}
+    gamma = options.focal_gamma
     if not options.class_weights:
-        return partial(focal_loss, **focal) if focal else cross_entropy
+        return partial(focal_loss, gamma=gamma) if name == "focal" else cross_entropy
     weights = cache(partial(class_weights, options.class_weights, labels))
 
     def weighted(model: nn.Module, features: Tensor, targets: Tensor) -> Tensor:
@@ -53,9 +53,9 @@ def loss(name: str, options: "TrainingOptions", labels: Tensor) -> LossFunction:
         losses = functional.cross_entropy(
             outputs, targets, reduction="none", ignore_index=IGNORED
         )
-        if focal:
+        if name == "focal":
             wrong = (-torch.expm1(-losses)).clamp_min(torch.finfo(losses.dtype).tiny)
-            losses = wrong ** focal["gamma"] * losses
+            losses = wrong**gamma * losses
         share = torch.where(targets == IGNORED, 0.0, weight[targets.clamp_min(0)])
         return (share * losses).sum() / share.sum().clamp_min(1e-12)
 

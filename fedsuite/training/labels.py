@@ -6,9 +6,10 @@ of the table alike.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -39,11 +40,11 @@ def scores(
     nan = float("nan")
     broken = not len(own) or not np.isfinite(logits).all()
 
-    def auroc(truth: object, values: object) -> float:
+    def auroc(truth: NDArray[Any], values: NDArray[Any]) -> float:
         one_sided = broken or np.ptp(truth) == 0
         return nan if one_sided else float(roc_auc_score(truth, values))
 
-    def f1(truth: object, values: object) -> float:
+    def f1(truth: NDArray[Any], values: NDArray[Any]) -> float:
         return nan if broken else float(f1_score(truth, values, zero_division=0))
 
     said = (logits > 0).astype(int)
