@@ -41,6 +41,7 @@ from fedsuite.method import (
     Expected,
     GatheredStrategy,
     Release,
+    Value,
     Vector,
     cast_like,
     flatten,
@@ -82,6 +83,13 @@ class Newton(GatheredStrategy):
     )
     NOT_LEGACY: ClassVar[str] = "a legacy NumPyClient sends no Hessian"
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {**OWN_RULE, **NO_MODEL_BACK}
+    DEFAULTS: ClassVar[Mapping[str, Value]] = {"model": "linear"}
+    FIXED: ClassVar[Mapping[str, Value]] = {
+        "lsr-gamma": 0.0,
+        "decorrelation-weight": 0.0,
+        "upload-noise-multiplier": 0.0,
+    }
+    FIXED_REASON: ClassVar[str] = "its uploads are derivatives of the plain loss"
     UNUSED: ClassVar[Sequence[str]] = (
         "local-epochs",
         "local-steps",
