@@ -40,6 +40,14 @@ _RECORDS: Mapping[str, tuple[str, str]] = {
         "the share of each class, with the one before",
     ),
     "statistics/counts": ("rows of each class", "itself"),
+    "curvature/gradient": (
+        "the slope of the loss summed over its rows, by parameter",
+        "of one row with an event, how its columns differ from those at risk",
+    ),
+    "curvature/hessian": (
+        "the second derivatives of that sum, by pairs of parameters",
+        "weighted products of pairs of columns: of few rows, nearly the rows",
+    ),
     "class-table/rows": (
         "the mean output or feature of each class",
         "of a class with one row that row's output",

@@ -4,8 +4,8 @@ The Cancer Genome Atlas, breast invasive carcinoma, clinical data: J. Liu et al.
 Integrated TCGA Pan-Cancer Clinical Data Resource to Drive High-Quality Survival Outcome
 Analytics", Cell 173(2):400-416, 2018. Columns as in M. Andreux, A. Manoel, R. Menuet,
 C. Saillard, C. Simpson, "Federated Survival Analysis with Discrete-Time Cox Models",
-arXiv:2006.08997; regions and split as in J. Ogier du Terrail et al., "FLamby", NeurIPS 2022,
-arXiv:2210.04620.
+arXiv:2006.08997; regions and split as in J. Ogier du Terrail et al., "FLamby", NeurIPS
+2022, arXiv:2210.04620.
 
 ``brca.csv`` has the column ``pid``, 39 columns of numbers, ``E`` (1: death observed, 0:
 censored) and ``T`` (days). ``train_test_split.csv`` has ``pid`` and ``fold2``, such as
@@ -55,7 +55,8 @@ class TcgaBrca(Source):
             where = f"{file}, row {number}"
             part, region = place
             numbers = [
-                _number(line[name], f"{where}, {name}") for name in (*columns, _TIME, _EVENT)
+                _number(line[name], f"{where}, {name}")
+                for name in (*columns, _TIME, _EVENT)
             ]
             if numbers[-1] not in (0.0, 1.0) or numbers[-2] < 0:
                 raise DataError(

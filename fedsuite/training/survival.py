@@ -14,8 +14,8 @@ The rows at risk are those of the mini-batch: a client that trains on all its ro
 (``batch-size = 0``) minimises its own partial likelihood.
 
 ``discrete-time``: M. Gensheimer, B. Narasimhan, "A scalable discrete-time survival model
-for neural networks", PeerJ 7:e6257, 2019. A model has one output per interval of time, the
-log odds h of the event in it given that it has not come before::
+for neural networks", PeerJ 7:e6257, 2019. A model has one output per interval of time,
+the log odds h of the event in it given that it has not come before::
 
     -(1/n) sum_i [ sum_{k survived by i} log(1 - sigmoid(h_ik)) + event_i log sigmoid(h_ij) ]
 
@@ -67,9 +67,9 @@ def cox_loss(risks: Tensor, labels: Tensor, ties: Ties = "efron") -> Tensor:
     times, events = labels[order, 0], labels[order, 1] > 0
     logs = risks[order].to(torch.float64)
     relative = torch.exp(logs - logs.detach().max()) if len(logs) else logs
-    group, sizes = torch.unique_consecutive(
-        times, return_inverse=True, return_counts=True
-    )[1:]
+    group, sizes = torch.unique_consecutive(times, return_inverse=True, return_counts=True)[
+        1:
+    ]
     # The last row of a time has all rows of this time, and of later ones, before it.
     at_risk = relative.cumsum(0)[sizes.cumsum(0) - 1][group]
     if ties == "efron" and len(sizes) < len(times):

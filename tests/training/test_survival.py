@@ -83,7 +83,9 @@ def test_partial_likelihood_and_optimum_are_those_of_lifelines(ties: Ties) -> No
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 1000), st.sampled_from(["efron", "breslow"]), st.floats(-50, 50))
-def test_cox_loss_knows_neither_order_nor_level(seed: int, ties: Ties, level: float) -> None:
+def test_cox_loss_knows_neither_order_nor_level(
+    seed: int, ties: Ties, level: float
+) -> None:
     times, events, features = drawn(seed, 20)
     risks = torch.tensor(features[:, 0])
     targets = torch.tensor(np.stack([times, events], 1))
@@ -148,7 +150,7 @@ def test_concordance_by_hand() -> None:
 
 
 def test_curves_are_those_of_lifelines() -> None:
-    times, events, features = drawn(4)
+    times, events, _ = drawn(4)
     ours = kaplan_meier(times, events).at(np.arange(16.0))
     theirs = KaplanMeierFitter().fit(times, events).predict(np.arange(16.0))
     assert ours == pytest.approx(theirs.to_numpy())
@@ -195,7 +197,9 @@ def test_scores_of_a_task() -> None:
 def test_wrong_widths_and_ends_are_refused() -> None:
     targets, features = labels((1, 1), (2, 0)), torch.zeros(2, 3)
     cox = loss("cox", TrainingOptions(loss="cox"), targets)
-    with pytest.raises(ConfigError, match="has 1 outputs for each row, and this one gives 3"):
+    with pytest.raises(
+        ConfigError, match="has 1 outputs for each row, and this one gives 3"
+    ):
         cox(torch.nn.Identity(), features, targets)
     assert interval_times("1, 2.5") == (1.0, 2.5)
     for text in ("", "2, 1", "0, 1", "1, inf", "a"):

@@ -1,13 +1,13 @@
 """Newton's method on the sum of all clients' losses: a pooled fit without pooled rows.
 
 Y. Wu, X. Jiang, J. Kim, L. Ohno-Machado, "Grid Binary LOgistic REgression (GLORE)", JAMIA
-19(5):758-764, 2012: each site sends the gradient g_k and the Hessian H_k of its summed loss
-at the received parameters w_t, and the server takes
+19(5):758-764, 2012: each site sends the gradient g_k and the Hessian H_k of its summed
+loss at the received parameters w_t, and the server takes
 
     w_{t+1} = w_t - (sum_k H_k)^{-1} sum_k g_k.
 
-Where the loss is a sum over rows, this is Newton's method on all rows together. With the Cox
-loss each site is a stratum: the rows at risk are those of the site, and the fit is that of
+Where the loss is a sum over rows, this is Newton's method on all rows together. With the
+Cox loss each site is a stratum: the rows at risk are those of the site, and the fit is that of
 the Cox model stratified by site (the model of D. Cox, "Partial likelihood", Biometrika
 62:269-276, 1975, with a baseline hazard of its own for each site).
 
@@ -72,7 +72,7 @@ def newton_step(gradient: Vector, hessian: Vector) -> Vector:
 
 
 class Newton(GatheredStrategy):
-    """Sums gradients and Hessians of the clients' losses: the pooled fit of small models."""
+    """Sums gradients and Hessians of the clients' losses: a pooled fit of small models."""
 
     PRIVACY: ClassVar[Release] = Release(
         "refused",
