@@ -1,4 +1,4 @@
-"""Small data sets of each task, as functions that ``dataset = "tests.tiny_tasks:NAME"`` names."""
+"""Small data sets of each task: ``dataset = "tests.tiny_tasks:NAME"``."""
 
 import numpy as np
 import torch

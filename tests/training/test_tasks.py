@@ -45,7 +45,9 @@ def test_two_classes_by_hand() -> None:
 
 def test_sensitivity_and_specificity_are_not_each_other() -> None:
     always_0 = torch.tensor([[1.0, 0.0]]).repeat(3, 1)
-    found = scores_of(always_0, torch.tensor([0, 0, 1]), BINARY, "sensitivity", "specificity")
+    found = scores_of(
+        always_0, torch.tensor([0, 0, 1]), BINARY, "sensitivity", "specificity"
+    )
     assert (found["sensitivity"], found["specificity"]) == (0.0, 1.0)
 
 
