@@ -60,8 +60,8 @@ class TcgaBrca(Source):
             ]
             if numbers[-1] not in (0.0, 1.0) or numbers[-2] < 0:
                 raise DataError(
-                    f"{where}: T = {numbers[-2]:g} and E = {numbers[-1]:g}: expected a time "
-                    "from 0, and 1 or 0"
+                    f"{where}: T = {numbers[-2]:g} and E = {numbers[-1]:g}: expected a "
+                    "time from 0, and 1 or 0"
                 )
             rows[part].append(numbers)
             ids[part].append(region)

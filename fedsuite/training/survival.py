@@ -17,7 +17,8 @@ The rows at risk are those of the mini-batch: a client that trains on all its ro
 for neural networks", PeerJ 7:e6257, 2019. A model has one output per interval of time,
 the log odds h of the event in it given that it has not come before::
 
-    -(1/n) sum_i [ sum_{k survived by i} log(1 - sigmoid(h_ik)) + event_i log sigmoid(h_ij) ]
+    -(1/n) sum_i [ sum_{k survived by i} log(1 - sigmoid(h_ik))
+               + event_i log sigmoid(h_ij) ]
 
 An event counts in the interval j that holds its time. A censored row has survived an
 interval if it was seen for half of it. After the last end nothing counts: an event there is

@@ -7,13 +7,15 @@ loss at the received parameters w_t, and the server takes
     w_{t+1} = w_t - (sum_k H_k)^{-1} sum_k g_k.
 
 Where the loss is a sum over rows, this is Newton's method on all rows together. With the
-Cox loss each site is a stratum: the rows at risk are those of the site, and the fit is that of
+Cox loss each site is a stratum: the rows at risk are those of the site, and the fit is that
+of
 the Cox model stratified by site (the model of D. Cox, "Partial likelihood", Biometrika
 62:269-276, 1975, with a baseline hazard of its own for each site).
 
 For models with few parameters and a convex loss, such as ``model = "linear"``.
 
-Deviations. The step is the shortest least-squares solution, so that columns that follow from
+Deviations. The step is the shortest least-squares solution, so that columns that follow
+from
 others are allowed. After a step that raised the sum of the same clients' losses, the server
 goes back half the way. A singular optimum at infinity (a column that tells all events
 apart) needs ``weight-decay``.
