@@ -40,6 +40,14 @@ _RECORDS: Mapping[str, tuple[str, str]] = {
         "the share of each class, with the one before",
     ),
     "statistics/counts": ("rows of each class", "itself"),
+    "curvature/gradient": (
+        "the slope of the loss summed over its rows, by parameter",
+        "of one row with an event, how its columns differ from those at risk",
+    ),
+    "curvature/hessian": (
+        "the second derivatives of that sum, by pairs of parameters",
+        "weighted products of pairs of columns: of few rows, nearly the rows",
+    ),
     "class-table/rows": (
         "the mean output or feature of each class",
         "of a class with one row that row's output",
@@ -66,6 +74,9 @@ _METRICS: Mapping[str, str] = {
     "num-steps": "steps of local training",
     "loss": "mean loss of training, or on the site's test rows",
     "accuracy": "accuracy on the site's test rows",
+    "scores": "further scores on the site's test rows, where the key `scores` asks for them: "
+    "with `confusion-matrix` rows of each class",
+    "one-class": "the class that the model takes all test rows for, where it does",
     "examples": "rows of a score, in names such as `validation-examples`",
     "received-training-loss": "the received model's loss over the training rows, with "
     "`score-training-data`",

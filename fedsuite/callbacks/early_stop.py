@@ -9,6 +9,7 @@ from typing_extensions import override
 
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.metrics import has_score
+from fedsuite.core.tasks import score_of_metric
 from fedsuite.rounds.events import Callback, RoundReport, RunState, reported_as
 
 logger = logging.getLogger(__name__)
@@ -18,7 +19,12 @@ _FEWEST = 3
 
 
 def higher_is_better(metric: str) -> bool:
-    """Return whether higher is better; losses, variances and costs should fall."""
+    """Return whether higher is better; losses, variances and costs should fall.
+
+    Of a declared score, as it is declared.
+    """
+    if score := score_of_metric(metric):
+        return score.higher
     falling = ("loss", "variance", "std", "bytes", "seconds", "rejected")
     return not any(word in metric for word in falling)
 

@@ -48,7 +48,11 @@ def tune(
         int, typer.Option(min=1, help="Trials per method; the first has the defaults.")
     ] = 12,
     objective: Annotated[
-        str, typer.Option(help="What is scored: mean, worst-10 or variance.")
+        str,
+        typer.Option(
+            help="What is scored: mean, worst-10 or variance of the task's main score, or "
+            "of another one, such as auroc-mean."
+        ),
     ] = "mean",
     seeds: Annotated[
         int, typer.Option(min=1, help="Runs per trial, each with a seed of its own.")

@@ -16,11 +16,13 @@ Clients say what they like. :func:`range_of` says what a metric can be, by its n
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from fedsuite.core.tasks import ACCURACY, Score, score_of_column
 
 
 def is_accuracy(name: str) -> bool:
@@ -40,6 +42,7 @@ def range_of(name: str, phase: str, *, own: bool) -> Range:
     Who names a metric as fedsuite's clients do declares what it is:
 
     - an accuracy, which is a fraction, of any app;
+    - another declared score, of fedsuite's own clients alone;
     - a loss on rows that no step was taken on, a cross-entropy, so no less than 0; of
       fedsuite's own clients alone, for another app's loss may be anything;
     - a number of examples, no less than 0, of fedsuite's own clients.
@@ -56,6 +59,8 @@ def range_of(name: str, phase: str, *, own: bool) -> Range:
     column = name.replace("-", "_")
     if is_accuracy(column):
         return 0.0, 1.0
+    if own and (score := score_of_column(column)):
+        return score.least, score.largest
     measured = phase == "evaluate" or any(p in column for p in _MEASURED_IN_TRAINING)
     if own and measured and column.endswith(("loss", "examples")):
         return 0.0, math.inf
@@ -81,7 +86,8 @@ def has_score(row: Mapping[str, Any], name: str) -> bool:
     if row.get(name) is None:
         return False
     measured = "validation_" in name and not name.endswith("examples")
-    return not (measured or is_accuracy(name)) or row.get(counted_in(name)) != 0
+    measured = measured or is_accuracy(name) or score_of_column(name) is not None
+    return not measured or row.get(counted_in(name)) != 0
 
 
 def of_clients(scored: int, asked: int) -> str:
@@ -93,16 +99,20 @@ def of_clients(scored: int, asked: int) -> str:
 class FairnessReport:
     """Fairness of one model over ``num_clients`` clients; accuracies in per cent.
 
+    Of another score the numbers are in the score's unit, worst clients are those with the
+    highest number where less is better, and the last five are NaN where the score is no
+    fraction.
+
     Parameters
     ----------
     num_clients
         Number of clients, m.
     mean, minimum, maximum
-        Plain mean (each client counts once), lowest and highest accuracy.
+        Plain mean (each client counts once), worst and best accuracy.
     variance, std
         Population variance (divided by m) in per cent squared, and its root in per cent.
     worst_5, worst_10, best_5, best_10
-        Mean accuracy of the ceil(p m) lowest or highest clients, p = 5 % or 10 %; never
+        Mean accuracy of the ceil(p m) worst or best clients, p = 5 % or 10 %; never
         fewer than one client.
     coefficient_of_variation
         ``std / mean``. 0 is perfectly even; at most ``sqrt(m - 1)``.
@@ -144,43 +154,54 @@ class FairnessReport:
         return asdict(self)
 
 
-def fairness_report(accuracies: ArrayLike) -> FairnessReport:
-    """Return the fairness metrics of one accuracy per client.
+def fairness_report(accuracies: ArrayLike, score: Score = ACCURACY) -> FairnessReport:
+    """Return the fairness metrics of one accuracy, or other score, per client.
 
     Parameters
     ----------
     accuracies
         Vector of shape (m,), one accuracy per client, in per cent (0 to 100).
+    score
+        What it is where it is no accuracy; the vector is in the unit that is shown.
 
     Raises
     ------
     ValueError
         If the vector is empty, not one-dimensional, or holds a value outside 0 to 100.
     """
-    ascending = np.sort(_accuracy_vector(accuracies))
+    ascending = np.sort(_score_vector(accuracies, score))
     m = len(ascending)
     mean = _mean(ascending)
     above_lowest = ascending - ascending[0]
+    # From the worst to the best.
+    ranked = ascending if score.higher else ascending[::-1]
+    is_fraction = (score.least, score.largest) == (0.0, 1.0)
     variance = float(np.mean((above_lowest - above_lowest.mean()) ** 2))
     std = float(np.sqrt(variance))
     variation = std / mean if mean > 0 else 0.0
     ranks = 2 * np.arange(1, m + 1) - m - 1
-    return FairnessReport(
+    report = FairnessReport(
         num_clients=m,
         mean=mean,
         variance=variance,
         std=std,
-        worst_5=_mean(ascending[: _tail(5, m)]),
-        worst_10=_mean(ascending[: _tail(10, m)]),
-        best_5=_mean(ascending[-_tail(5, m) :]),
-        best_10=_mean(ascending[-_tail(10, m) :]),
-        minimum=float(ascending[0]),
-        maximum=float(ascending[-1]),
+        worst_5=_mean(ranked[: _tail(5, m)]),
+        worst_10=_mean(ranked[: _tail(10, m)]),
+        best_5=_mean(ranked[-_tail(5, m) :]),
+        best_10=_mean(ranked[-_tail(10, m) :]),
+        minimum=float(ranked[0]),
+        maximum=float(ranked[-1]),
         coefficient_of_variation=variation,
         angle=float(np.degrees(np.arctan2(std, mean))),
         kl=_kl_to_uniform(ascending, mean),
         jain=1 / (1 + variation**2),
         gini=float(ranks @ above_lowest) / (m * m * mean) if mean > 0 else 0.0,
+    )
+    if is_fraction:
+        return report
+    nan = math.nan
+    return replace(
+        report, coefficient_of_variation=nan, angle=nan, kl=nan, jain=nan, gini=nan
     )
 
 
@@ -284,12 +305,15 @@ def _finite_vector(values: ArrayLike) -> NDArray[np.float64]:
     return vector
 
 
-def _accuracy_vector(values: ArrayLike) -> NDArray[np.float64]:
+def _score_vector(values: ArrayLike, score: Score) -> NDArray[np.float64]:
     vector = _finite_vector(values)
-    outside = np.flatnonzero((vector < 0) | (vector > 100))
+    least, largest = score.factor * score.least, score.factor * score.largest
+    outside = np.flatnonzero((vector < least) | (vector > largest))
     if outside.size:
         client = int(outside[0])
+        unit = " per cent" if score.factor > 1 else ""
         raise ValueError(
-            f"accuracy {vector[client]:g} at position {client} is outside 0 to 100 per cent"
+            f"{score.title} {vector[client]:g} at position {client} is outside "
+            f"{least:g} to {largest:g}{unit}"
         )
     return vector

@@ -45,6 +45,7 @@ _PROBED = "fair.probed.ProbedClient"
 _ROWS: tuple[tuple[str, ...], ...] = (
     ("fedavg", "averaging.fedavg.FedAvg", _MCMAHAN),
     ("fedsgd", "averaging.fedsgd.FedSGD", _MCMAHAN),
+    ("newton", "averaging.newton.Newton", "Wu et al., JAMIA 19(5):758-764, 2012"),
     ("fedprox", "drift.fedprox.FedProx", "Li et al., MLSys 2020, arXiv:1812.06127"),
     ("standalone", "averaging.standalone.Standalone", "-"),
     (

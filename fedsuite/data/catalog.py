@@ -18,6 +18,7 @@ from fedsuite.data import (
     heart_disease,
     partition,
     reddit,
+    tcga_brca,
 )
 from fedsuite.data.digits import Digits
 from fedsuite.data.division import Division
@@ -182,6 +183,18 @@ _SPECS = (
         folder="diabetes130",
         test_splits=(),
         files=diabetes130.FILES[:1],
+    ),
+    DatasetSpec(
+        name="tcga-brca",
+        description="1,088 patients of breast cancer, days to death, real, owner: one of "
+        "six regions",
+        num_classes=1,
+        input_shape=(tcga_brca.WIDTH,),
+        source=tcga_brca.TcgaBrca,
+        folder="tcga_brca",
+        test_splits=(),
+        files=tcga_brca.FILES,
+        task="survival",
     ),
     DatasetSpec(
         name="own-table",

@@ -67,7 +67,8 @@ def validation_masks(
     clients
         Positions of each client's training rows.
     labels
-        Class of each position; of sequences ``[rows, length]``, which have no class.
+        Class of each position; of sequences ``[rows, length]``, and of float32, which have
+        no class.
     groups
         Group of each position, which is never divided; None for rows without groups.
     fraction
@@ -75,7 +76,8 @@ def validation_masks(
     seed
         Seed of the experiment, which decides the partition too.
     """
-    strata = labels if labels.ndim == 1 else np.zeros(len(labels), np.int64)
+    by_class = labels.ndim == 1 and labels.dtype.kind in "iu"
+    strata = labels if by_class else np.zeros(len(labels), np.int64)
     group_of = np.arange(len(labels)) if groups is None else groups
     numbers, first = np.unique(group_of, return_index=True)
     stratum_of = strata[first]

@@ -1,12 +1,15 @@
 """Keys of an experiment's data, whatever the partitioner."""
 
+from dataclasses import replace
 from typing import Literal
 
 from fedsuite.core.errors import Refused
-from fedsuite.core.keys import AUTO, Unless
+from fedsuite.core.keys import AUTO, Unless, With
 from fedsuite.core.settings import Settings, key
+from fedsuite.core.tasks import TASKS, interval_times
 from fedsuite.core.text import is_file_name
 from fedsuite.data.catalog import DATASETS, PARTITIONERS
+from fedsuite.data.specs import DatasetSpec
 
 
 class DataSettings(Settings):
@@ -17,6 +20,18 @@ class DataSettings(Settings):
 
     dataset: str = key(
         default="digits", help="data set; see fedsuite datasets", choices=DATASETS
+    )
+    task: str = key(
+        default=AUTO,
+        help="what models are trained for; auto is what the data set knows, else "
+        "classification",
+        choices=(AUTO, *TASKS),
+    )
+    interval_ends: str = key(
+        default="",
+        help="rising times that end the intervals of the loss discrete-time, "
+        "comma-separated; a model then gives a number for each",
+        needs=(With("loss", "discrete-time"),),
     )
     data_dir: str = key(
         local=True,
@@ -126,6 +141,18 @@ class DataSettings(Settings):
         minimum=0.0,
         maximum=1.0,
     )
+
+    @property
+    def task_name(self) -> str:
+        """The task, by the data set where the key leaves it open."""
+        return DATASETS[self.dataset].task if self.task == AUTO else self.task
+
+    @property
+    def spec(self) -> DatasetSpec:
+        """The data set, with its task and its intervals of time, if there are any."""
+        spec = replace(DATASETS[self.dataset], task=self.task_name)
+        ends = self.interval_ends
+        return replace(spec, num_classes=len(interval_times(ends))) if ends else spec
 
     @property
     def site_names(self) -> tuple[str, ...]:

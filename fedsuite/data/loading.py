@@ -13,7 +13,7 @@ import numpy.typing as npt
 from fedsuite.core.errors import ConfigError, DataError, Refused
 from fedsuite.core.keys import AUTO, Value
 from fedsuite.core.rng import numpy_stream
-from fedsuite.data.catalog import DATASETS, PARTITIONERS
+from fedsuite.data.catalog import PARTITIONERS
 from fedsuite.data.client_validation import hold_out_validation
 from fedsuite.data.data_settings import DataSettings
 from fedsuite.data.division import Division, Partition, Samples
@@ -53,7 +53,7 @@ def load_federated_data(values: Mapping[str, Value], seed: int) -> FederatedData
         If the data cannot be read or cannot be divided as asked.
     """
     settings = DataSettings.of(values)
-    spec = DATASETS[settings.dataset]
+    spec = settings.spec
     source = spec.source.of(values)
     if isinstance(source, OwnRows):
         # Its function divides the rows.
@@ -138,7 +138,7 @@ def _divided(
         settings.client_test_fraction,
         settings.server_validation_fraction,
     )
-    spec = source.shaped(DATASETS[settings.dataset])
+    spec = source.shaped(settings.spec)
     spec, raw, parts = _loaded(
         spec,
         source,
@@ -184,8 +184,8 @@ def _public_features(
 
 
 def _check_sequences(raw: RawData, division: Division, label_noise: float) -> None:
-    """Refuse options that need one class per row, where labels are sequences."""
-    if raw.labels.ndim == 1:
+    """Refuse options that need one class per row, where labels are something else."""
+    if raw.by_class:
         return
     if division.BY_CLASS:
         usable = ", ".join(name for name, p in PARTITIONERS.items() if not p.BY_CLASS)
@@ -223,8 +223,12 @@ def _refuse_mixtures(settings: DataSettings, division: Division) -> None:
 
 
 def _with_noise(
-    labels: IntArray, spec: DatasetSpec, partition: Partition, ratio: float, seed: int
-) -> IntArray:
+    labels: npt.NDArray[Any],
+    spec: DatasetSpec,
+    partition: Partition,
+    ratio: float,
+    seed: int,
+) -> npt.NDArray[Any]:
     """Return the labels of the training part with each client's share of them flipped."""
     noisy = labels.copy()
     if not ratio:

@@ -35,8 +35,6 @@ class OwnRows(Source):
         The rows of a subject, if there are any, are a group. Owners are numbered in the
         order of their names.
         """
-        import torch
-
         from fedsuite.data.site_loading import check_rows, site_data
 
         where = f"dataset {spec.name}"
@@ -54,10 +52,9 @@ class OwnRows(Source):
             ) from error
         checked = site_data(where, "function", data)
         parts = checked.train, checked.test
-        # Labels that are no classes are refused below.
-        classes = [p.labels for p in parts if p.labels.dtype == torch.int64]
-        largest = max(0, *(int(labels.max()) for labels in classes), 0)
-        described = _described(spec, checked.train.features.numpy(), largest)
+        # Labels that are none of the task's are refused below.
+        width = max(_width(part.labels.numpy()) for part in parts)
+        described = _described(spec, checked.train.features.numpy(), width)
         check_rows(where, "function", described, checked)
         types = [str(part.features.dtype) for part in parts]
         if types[0] != types[1]:
@@ -75,7 +72,14 @@ class OwnRows(Source):
 
     @override
     def described(self, spec: DatasetSpec, raw: RawData) -> DatasetSpec:
-        return _described(spec, raw.features, int(raw.labels.max()))
+        return _described(spec, raw.features, _width(raw.labels))
+
+
+def _width(labels: npt.NDArray[Any]) -> int:
+    """Return the number of classes or labels; 1 of numbers."""
+    if labels.ndim == 2:
+        return int(labels.shape[1])
+    return int(labels.max()) + 1 if labels.dtype.kind in "iu" else 1
 
 
 def _numbered(owners: tuple[IntArray, IntArray]) -> IntArray:
@@ -83,9 +87,7 @@ def _numbered(owners: tuple[IntArray, IntArray]) -> IntArray:
     return names.astype(np.int64)
 
 
-def _described(
-    spec: DatasetSpec, features: npt.NDArray[Any], largest_label: int
-) -> DatasetSpec:
+def _described(spec: DatasetSpec, features: npt.NDArray[Any], width: int) -> DatasetSpec:
     shape = features.shape[1:]
     is_image = features.dtype == np.uint8 and len(shape) == 3
     channels = shape[0] if is_image else 0
@@ -93,7 +95,7 @@ def _described(
     return replace(
         spec,
         input_shape=shape,
-        num_classes=largest_label + 1,
+        num_classes=width,
         mean=(0.0,) * channels,
         std=(1.0,) * channels,
         words=words,

@@ -15,6 +15,7 @@ from typing_extensions import override
 from fedsuite.core.errors import ConfigError, DataError, Refused
 from fedsuite.core.keys import Unless, Value
 from fedsuite.core.settings import key
+from fedsuite.core.tasks import Task
 from fedsuite.data.schema import TableSchema
 from fedsuite.data.specs import DatasetSpec, IntArray, RawData, Source
 
@@ -129,18 +130,34 @@ class OwnTable(Source):
 
     @override
     def shaped(self, spec: DatasetSpec) -> DatasetSpec:
-        schema = self.declared
+        schema = self._for_task(self.declared, spec.labels)
         if schema is None:
             shape = (self.table_columns,)
             return replace(spec, input_shape=shape, num_classes=self.table_classes)
         return replace(
             spec,
             input_shape=(len(schema.inputs),),
-            num_classes=schema.num_classes,
+            num_classes=schema.num_classes or len(schema.targets),
             label_column=schema.target,
             schema=schema,
             class_names=schema.classes,
             words=bool(schema.tokens),
+        )
+
+    def _for_task(self, schema: TableSchema | None, task: Task) -> TableSchema | None:
+        """Return the schema with targets as a task has them; refuse others."""
+        if schema is not None and self.columns and not task.has_classes:
+            schema = replace(schema, num_classes=0)
+        if (schema is None or schema.num_classes > 0) == task.has_classes:
+            return schema
+        if task.has_classes:
+            raise ConfigError(
+                f"task {task.name}: the schema has num-classes = 0, so targets that are "
+                "numbers: set task = 'regression', or 'multi-label' for several targets"
+            )
+        raise ConfigError(
+            f"task {task.name}: targets are numbers: name columns and target by the keys "
+            "columns and target, or by a schema with num-classes = 0"
         )
 
 
@@ -196,13 +213,13 @@ def at_home(values: Mapping[str, Value]) -> dict[str, Value]:
 
 def _owner_names(values: Mapping[str, Value]) -> list[str]:
     """Return the names in the column that divides a table."""
-    from fedsuite.data.catalog import DATASETS
+    from fedsuite.data.data_settings import DataSettings
     from fedsuite.data.loading import data_folder
     from fedsuite.data.site import Site
     from fedsuite.data.site_parquet import read_files
 
     source = OwnTable.of(values)
-    spec = source.shaped(DATASETS[NAME])
+    spec = source.shaped(DataSettings.of(values).spec)
     folder = data_folder(str(values["data-dir"]))
     if folder is None:
         source.load(spec, None)

@@ -17,6 +17,13 @@ from fedsuite.data.specs import DatasetSpec
 
 _RAW_TYPES = (torch.float32, torch.uint8)
 _WORDS = torch.int64
+_LABELS = {
+    "class": (1, torch.int64, "one int64 class"),
+    "labels": (2, torch.float32, "a float32 0 or 1 for each label"),
+    "number": (1, torch.float32, "one float32 number"),
+    "time and event": (2, torch.float32, "a float32 time, and 1 or 0 for the event,"),
+}
+_TIME_AND_EVENT = 2
 
 
 def load_site_data(
@@ -243,18 +250,22 @@ def _check_part(where: str, spec: DatasetSpec, part: Split) -> None:
 
 
 def _check_labels(where: str, spec: DatasetSpec, labels: torch.Tensor) -> None:
-    """Refuse labels that are no targets of the data set, usually classes."""
-    by_number = spec.schema is not None and spec.schema.num_classes == 0
-    several = 1 if spec.schema is None else len(spec.schema.targets)
-    kind, what = (torch.float32, "number") if by_number else (torch.int64, "class")
-    if labels.ndim != 1 + (several > 1) or labels.dtype != kind:
+    """Refuse labels that are none of the data set's task, usually classes."""
+    task = spec.labels
+    axes, kind, what = _LABELS[task.labels]
+    if labels.ndim != axes or labels.dtype != kind:
         raise DataError(
             f"{where}: labels are {labels.dtype} of shape {tuple(labels.shape)}: expected "
-            f"one {str(kind).removeprefix('torch.')} {what} per row"
+            f"{what} per row, for task {task.name}"
         )
-    if by_number:
-        return
-    if ((labels < 0) | (labels >= spec.num_classes)).any():
+    if not torch.isfinite(labels).all():
+        raise DataError(f"{where}: labels hold NaN or infinity: drop their rows")
+    if task.labels == "time and event" and labels.shape[1] != _TIME_AND_EVENT:
+        raise DataError(f"{where}: {labels.shape[1]} labels per row: give time and event")
+    flags = {"labels": labels, "time and event": labels[..., -1]}.get(task.labels)
+    if flags is not None and not ((flags == 0) | (flags == 1)).all():
+        raise DataError(f"{where}: a label is neither 0 nor 1: give one of the two")
+    if task.has_classes and ((labels < 0) | (labels >= spec.num_classes)).any():
         raise DataError(
             f"{where}: a label is outside 0 to {spec.num_classes - 1}: data set "
             f"{spec.name} has {spec.num_classes} classes, numbered from 0"

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from fedsuite.core.errors import DataError
 from fedsuite.core.keys import Value
 from fedsuite.core.text import escape_taken
-from fedsuite.data.catalog import DATASETS
+from fedsuite.data.data_settings import DataSettings
 from fedsuite.data.federated import number_positions
 from fedsuite.data.site import Site
 from fedsuite.data.site_loading import load_site_rows
@@ -38,7 +38,7 @@ _MOST = 2000
 
 def federated_spec(values: Mapping[str, Value]) -> DatasetSpec:
     """Return the data set of an experiment with sites."""
-    spec = DATASETS[str(values["dataset"])]
+    spec = DataSettings.of(values).spec
     return spec.source.of(values).shaped(spec)
 
 

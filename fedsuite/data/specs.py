@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedsuite.core.settings import Settings
+from fedsuite.core.tasks import CLASSIFICATION, TASKS, Task
 from fedsuite.data.schema import TableSchema
 
 IntArray = npt.NDArray[np.int64]
@@ -27,8 +28,9 @@ class RawData:
         Unscaled values ``[rows, *input_shape]``, 8-bit for images. May be mapped from a
         file: never write into it.
     labels
-        Class of each row, ``0 .. num_classes - 1``; float32 where targets are numbers.
-        Of sequences ``[rows, length]``, one target or :data:`IGNORED` per position.
+        Class of each row, ``0 .. num_classes - 1``. Of sequences ``[rows, length]``, one
+        target or :data:`IGNORED` per position. Of tasks without classes float32: a number
+        per row, or ``[rows, labels]``.
     ids
         Natural owner of each row (a writer, a celebrity) as a number ``0, 1, ...``;
         ``None`` where the data set names none.
@@ -54,6 +56,11 @@ class RawData:
     strata: IntArray | None = None
     never_right: int | None = None
 
+    @property
+    def by_class(self) -> bool:
+        """Whether each row has one class."""
+        return self.labels.ndim == 1 and self.labels.dtype.kind in "iu"
+
 
 @dataclass(frozen=True)
 class DatasetSpec:
@@ -66,7 +73,8 @@ class DatasetSpec:
     description
         One line for ``fedsuite datasets``.
     num_classes
-        Number of classes; labels outside ``0 .. num_classes - 1`` are an error.
+        Number of classes; labels outside ``0 .. num_classes - 1`` are an error. Of another
+        task the width of what models give.
     input_shape
         Shape of one input, channels first, without the batch.
     source
@@ -92,6 +100,9 @@ class DatasetSpec:
         Whether images of another size are resized or refused.
     files
         Files below ``folder`` that are needed instead of the splits' Parquet files.
+    task
+        What models are trained for where the key ``task`` leaves it open; see
+        :mod:`fedsuite.core.tasks`.
     reader
         Function of one's own that reads the rows, as ``module:name``; its rows then say
         classes and shape. Empty for a source that knows.
@@ -123,6 +134,7 @@ class DatasetSpec:
     resize: bool = False
     files: tuple[str, ...] = ()
     reader: str = ""
+    task: str = CLASSIFICATION.name
     schema: TableSchema | None = None
     class_names: tuple[str, ...] = ()
     words: bool = False
@@ -133,6 +145,11 @@ class DatasetSpec:
         return self.files or tuple(
             f"{s}-*.parquet" for s in self.train_splits + self.test_splits
         )
+
+    @property
+    def labels(self) -> Task:
+        """The task, which says what labels look like."""
+        return TASKS[self.task]
 
     @property
     def is_image(self) -> bool:

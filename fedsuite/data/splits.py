@@ -119,6 +119,11 @@ def split_rows(
     return _hold_out(raw, np.arange(num_rows), test_fraction, "split", seed)
 
 
+def _classes(raw: RawData) -> IntArray:
+    """Return the class of each row, one for all where rows have none."""
+    return raw.labels if raw.by_class else np.zeros(len(raw.labels), np.int64)
+
+
 def _hold_out(
     raw: RawData, rows: IntArray, share: float, purpose: str, seed: int
 ) -> tuple[IntArray, IntArray]:
@@ -127,7 +132,7 @@ def _hold_out(
         return rows, np.empty(0, np.int64)
     strata = raw.strata
     if strata is None:
-        strata = raw.labels if raw.ids is None else raw.ids
+        strata = _classes(raw) if raw.ids is None else raw.ids
     strata = strata[rows]
     if raw.groups is None:
         is_out = _draw(strata, share, purpose, seed)

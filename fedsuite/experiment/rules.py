@@ -9,10 +9,13 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
+from fedsuite.clients import load_client
 from fedsuite.core.keys import AUTO, Unless, With
 from fedsuite.core.registry import METHODS
 from fedsuite.core.rules import Condition, Rule, Values
-from fedsuite.data.catalog import DATASETS
+from fedsuite.core.tasks import BALANCED, SCORES, TASKS, Score, Task, score_of_metric
+from fedsuite.data.catalog import DATASETS, PARTITIONERS
+from fedsuite.data.data_settings import DataSettings
 from fedsuite.strategies import load_strategy
 
 if TYPE_CHECKING:
@@ -22,28 +25,36 @@ CHOICES = ("best-model-metric", "early-stop-metric")
 """Keys that name a metric of ``rounds.jsonl`` to choose by."""
 
 _FRACTION = "client-validation-fraction"
-_SCORES = ("accuracy_", "evaluate_", "train_trained_")
+_SCORES = (
+    *(f"{score.column}_" for score in SCORES.values()),
+    "evaluate_",
+    "train_trained_",
+    "pooled_",
+)
 _VALIDATION = "validation_"
 _ON_TRAINING_ROWS = ("evaluate_received_training_loss", "evaluate_training_examples")
-_USUAL = "validation_accuracy_mean"
-_INSTEAD = {
-    "evaluate_loss": "evaluate_validation_loss",
-    "evaluate_accuracy": "evaluate_validation_accuracy",
-    "accuracy_worst10": "validation_accuracy_worst10",
-    "accuracy_variance": "validation_accuracy_variance",
-}
+
+
+def main_score(values: Values) -> Score:
+    """Return the score of an experiment that models are chosen by."""
+    task = TASKS[DataSettings.of(values).task_name]
+    try:
+        return task.main_of(str(values.get("scores", AUTO)))
+    except ValueError:
+        return task.main  # refused by another rule
 
 
 def chosen_metric(values: Values, key: str) -> str:
     """Return the metric that a key of :data:`CHOICES` names; empty for none.
 
-    ``auto`` is the mean over clients of the accuracy, on validation rows where there are
-    some.
+    ``auto`` is the mean over clients of the task's main score, on validation rows where
+    there are some.
     """
     metric = str(values[key])
     if metric != AUTO:
         return metric
-    return _USUAL if values[_FRACTION] else "accuracy_mean"
+    rows = _VALIDATION if values[_FRACTION] else ""
+    return f"{rows}{main_score(values).column}_mean"
 
 
 def reads_test_rows(metric: str) -> bool:
@@ -66,6 +77,16 @@ def experiment_rules(method: "type[FederatedStrategy]") -> tuple[Rule, ...]:
     return (*FaultPlan.RULES, *AttackPlan.RULES, *_of_method(method), *_TABLE)
 
 
+def _on_validation_rows(metric: str, values: Values) -> str:
+    """Return the metric of validation rows to choose by in place of one of test rows."""
+    phase = "evaluate_" if metric.startswith("evaluate_") else ""
+    column = metric.removeprefix(phase)
+    is_known = score_of_metric(metric) or column == "loss" or column.endswith("_variance")
+    if is_known and not metric.startswith(("train_", "pooled_")):
+        return f"{phase}{_VALIDATION}{column}"
+    return f"{_VALIDATION}{main_score(values).column}_mean"
+
+
 def _of_choices() -> Iterator[Rule]:
     for key in CHOICES:
 
@@ -73,7 +94,7 @@ def _of_choices() -> Iterator[Rule]:
             return rows(chosen_metric(values, key))
 
         def instead(values: Values, key: str = key) -> str:
-            return f"set {_INSTEAD.get(chosen_metric(values, key), _USUAL)!r}"
+            return f"set {_on_validation_rows(chosen_metric(values, key), values)!r}"
 
         yield Rule(
             (key, _FRACTION),
@@ -169,6 +190,7 @@ def _of_networks() -> Iterator[Rule]:
 
 def _of_method(method: "type[FederatedStrategy]") -> Iterator[Rule]:
     """Yield what depends on the method."""
+    yield from _of_task_and_method(method)
     if method.takes("validation"):
         yield Rule(
             ("method", "sites"),
@@ -218,7 +240,145 @@ def _choose(fits: "Callable[[type[FederatedStrategy]], bool]") -> str:
     return f"leave it out, or choose one of {', '.join(names)}"
 
 
+def _task(values: Values) -> Task:
+    return TASKS[DataSettings.of(values).task_name]
+
+
+def _has_other_labels(values: Values) -> bool:
+    return not _task(values).has_classes
+
+
+def _names_other_scores(values: Values) -> bool:
+    return bool(_why_not_scored(values))
+
+
+def _why_not_scored(values: Values) -> str:
+    try:
+        _task(values).chosen(str(values["scores"]))
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def _weights_are_none(values: Values) -> bool:
+    text = str(values["class-weights"])
+    try:
+        return text not in ("", BALANCED) and min(map(float, text.split(","))) < 0
+    except ValueError:
+        return True
+
+
+def _does_not_fit_rows(values: Values) -> bool:
+    """Return whether a data set's own rows have other labels than the task."""
+    spec, task = DATASETS[values["dataset"]], _task(values)
+    if spec.reader or not spec.num_classes or spec.name == "own-table":
+        return False
+    usual = TASKS[spec.task]
+    two = task.name != "binary" or spec.num_classes == 2
+    return task.labels != usual.labels or not two
+
+
+def _of_tasks() -> Iterator[Rule]:
+    """Yield what a task cannot go with."""
+    yield Rule(
+        ("task", "dataset"),
+        (_does_not_fit_rows,),
+        lambda values: f"its rows have {DATASETS[values['dataset']].num_classes} classes",
+        "set 'auto', or choose another data set",
+    )
+    yield Rule(
+        ("loss", "task"),
+        (
+            Unless("loss", AUTO),
+            lambda values: values["loss"] not in _task(values).losses,
+        ),
+        lambda values: f"the task's losses are {', '.join(_task(values).losses)}",
+        "set one of them, or 'auto'",
+    )
+    yield Rule(
+        ("loss",),
+        (With("loss", "discrete-time"), With("interval-ends", "")),
+        "it needs intervals of time",
+        "name {interval-ends}, such as '365, 730, 1095'",
+    )
+    yield Rule(
+        ("scores", "task"), (_names_other_scores,), _why_not_scored, "set these, or 'auto'"
+    )
+    yield Rule(
+        ("scores", "loss"),
+        (
+            Unless("loss", "quantile"),
+            lambda values: "coverage-error" in str(values["scores"]),
+        ),
+        "only a quantile has a coverage that it should have",
+        "leave coverage-error out, or set {loss} = 'quantile'",
+    )
+    yield Rule(
+        ("class-weights",),
+        (Unless("class-weights", ""), _weights_are_none),
+        "it is neither balanced nor numbers from 0",
+        "give one for each class, such as '1, 4'",
+    )
+    for key, usual in (
+        ("class-weights", ""),
+        ("logit-calibration", 0.0),
+        ("lsr-gamma", 0.0),
+        ("label-noise", 0.0),
+    ):
+        yield Rule(
+            (key, "task"),
+            (Unless(key, usual), _has_other_labels),
+            "rows have no class",
+            f"set {usual!r}",
+        )
+    yield Rule(
+        ("attack", "task"),
+        (With("attack", "label-flip"), _has_other_labels),
+        "rows have no class to flip",
+        "choose another attack",
+    )
+    yield Rule(
+        ("partitioner", "task"),
+        (
+            _has_other_labels,
+            With("sites", ""),
+            lambda values: PARTITIONERS[values["partitioner"]].BY_CLASS,
+        ),
+        "it goes by classes, which rows do not have",
+        "choose iid or natural-id",
+    )
+
+
+def _of_task_and_method(method: "type[FederatedStrategy]") -> Iterator[Rule]:
+    """Yield that a method trains for some tasks alone."""
+
+    def refused(values: Values) -> bool:
+        # Clients' code, and torch with it, is loaded only where there is a question.
+        return _has_other_labels(values) and not _trains_for(values)
+
+    def why(values: Values) -> str:
+        needs = "it needs classes, and a logit for each"
+        return f"{needs}; the task's rows have none"
+
+    yield Rule(
+        ("method", "task"),
+        (refused,),
+        why,
+        "choose another method, such as fedavg, fedprox or scaffold",
+    )
+
+
+def _trains_for(values: Values) -> bool:
+    method = METHODS[str(values["method"])]
+    if load_strategy(method).takes("validation") or load_strategy(method).takes(
+        "num_classes"
+    ):
+        return False
+    return _task(values).name in load_client(method).TASKS
+
+
 _TABLE = (
+    *_of_tasks(),
     Rule(
         ("local-epochs", "local-steps"),
         (With("local-epochs", 0), With("local-steps", 0)),
@@ -232,7 +392,7 @@ _TABLE = (
             "local self-regularisation has a loss of its own",
             "leave one of them out",
         )
-        for key, usual in (("loss", "cross-entropy"), ("logit-calibration", 0.0))
+        for key, usual in (("loss", AUTO), ("logit-calibration", 0.0))
     ),
     Rule(
         ("fedpara", "decomposition"),

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from fedsuite.core.errors import RunError
 from fedsuite.core.files import atomic_write
 from fedsuite.core.metrics import fairness_report
+from fedsuite.core.tasks import ACCURACY as DECLARED_ACCURACY
+from fedsuite.core.tasks import score_of_column
 from fedsuite.results.groups import SEED, Group, group_runs
 from fedsuite.results.likeness import (
     keys_that_differ,
@@ -36,6 +38,13 @@ COLUMNS = {
     "last": f"last {LAST}",
 }
 """Headings of the metrics by name."""
+
+
+def headings(score: str) -> dict[str, str]:
+    """Return the headings of the metrics of a score's column by name."""
+    declared = score_of_column(score) or DECLARED_ACCURACY
+    return {**COLUMNS, "mean": declared.title}
+
 
 OVER_CLIENTS = tuple(name for name in COLUMNS if name != "last")
 """Metrics of one accuracy per client."""
@@ -139,11 +148,19 @@ class Comparison:
             else f"means of the last {self.evaluations} evaluations"
         )
         what = "O" if self.score == ACCURACY else f"{self.score}, o"
+        declared = score_of_column(self.score) or DECLARED_ACCURACY
+        unit = "in per cent" if declared.factor > 1 else "in the unit of the target"
+        if declared is DECLARED_ACCURACY:
+            title, numbers = "accuracy", f"accuracies {unit}"
+        else:
+            title = declared.title
+            better = "more is better" if declared.higher else "less is better"
+            numbers = f"{title} {unit}, {better}"
         few = any(0 < row.num_clients <= 10 for row in self.rows)
         one = "Of ten clients or fewer the worst 10 % are one client. " * few
         return (
-            f"{what}ver clients, {when}, accuracies in per cent; "
-            f"last {LAST}: mean accuracy of the last {LAST} evaluations. "
+            f"{what}ver clients, {when}, {numbers}; "
+            f"last {LAST}: mean {title} of the last {LAST} evaluations. "
             f"{one}Spread: sample standard deviation over seeds."
         )
 
@@ -182,8 +199,9 @@ def compare(
     rows = tuple(_row(group, evaluations, score) for group in groups)
     if score != ACCURACY and not any(any(row.by_seed.values()) for row in rows):
         raise RunError(
-            f"no run has {score} of its clients: `accuracy` is there, and "
-            "`whole_test_accuracy` where the experiment says score-whole-test = true"
+            f"no run has {score} of its clients: `accuracy` is there, further scores where "
+            "the key scores names them, and `whole_test_accuracy` where the experiment "
+            "says score-whole-test = true"
         )
     labels = [row.label for row in rows]
     subtracted = labels[0] if baseline is None else baseline
@@ -262,7 +280,9 @@ def _test_share(run: Run) -> float:
 
 def _final_metrics(scores: Sequence[Scores], evaluations: int) -> dict[str, float]:
     """Return one run's metrics by name in COLUMNS, in per cent."""
-    reports = [fairness_report(one.percent) for one in scores[-evaluations:] if one.of]
+    reports = [
+        fairness_report(one.percent, one.score) for one in scores[-evaluations:] if one.of
+    ]
     metrics = {}
     if reports:
         metrics = {
@@ -284,7 +304,8 @@ def _left_out(rows: Sequence[Row]) -> list[str]:
                 more = f" and of fewer than all at {len(short) - 1} more" * (len(short) > 1)
                 lines.append(
                     f"{row.label}, seed {seed}: the numbers are of {worst.short} at round "
-                    f"{worst.server_round}{more}: the others have no accuracy that counts"
+                    f"{worst.server_round}{more}: the others have no {worst.score.title} "
+                    "that counts"
                 )
     return lines
 
@@ -328,7 +349,8 @@ def table_lines(comparison: Comparison) -> list[list[str]]:
     """Return the heading and the cells of the rows."""
     short = any(row.short for row in comparison.rows)
     heads = ["clients"] if short else []
-    lines = [["experiment", "seeds", "rounds", *heads, *COLUMNS.values()]]
+    columns = headings(comparison.score)
+    lines = [["experiment", "seeds", "rounds", *heads, *columns.values()]]
     for row in comparison.rows:
         fewest, most = row.num_rounds
         lines.append(

@@ -11,6 +11,7 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
 from fedsuite.core.files import atomic_write
+from fedsuite.core.tasks import score_of_column
 from fedsuite.results import compare
 from fedsuite.results.compare import COLUMNS, Comparison, Row
 from fedsuite.results.tables import console_table, markdown_table, markdown_text
@@ -94,8 +95,10 @@ def tables(comparison: Comparison) -> list["Table"]:
     differences = paired_differences(comparison)
     console_tables = compare.tables(comparison)
     if any(difference.num_pairs for difference in differences):
-        explained = legend(comparison.baseline)
-        console_tables.append(console_table(table_lines(differences), [explained]))
+        explained = legend(comparison.baseline, comparison.score)
+        console_tables.append(
+            console_table(table_lines(differences, comparison.score), [explained])
+        )
     return console_tables
 
 
@@ -106,15 +109,16 @@ def write(comparison: Comparison, folder: Path) -> None:
     path = folder / "differences.md"
     path.unlink(missing_ok=True)
     if any(difference.num_pairs for difference in differences):
-        text = to_markdown(differences, comparison.baseline)
+        text = to_markdown(differences, comparison.baseline, comparison.score)
         atomic_write(path, text.encode())
 
 
-def to_markdown(differences: tuple[Difference, ...], baseline: str) -> str:
+def to_markdown(
+    differences: tuple[Difference, ...], baseline: str, score: str = compare.ACCURACY
+) -> str:
     """Return the differences as a Markdown table."""
-    return (
-        f"{markdown_table(table_lines(differences))}\n{markdown_text(legend(baseline))}\n"
-    )
+    lines = markdown_table(table_lines(differences, score))
+    return f"{lines}\n{markdown_text(legend(baseline, score))}\n"
 
 
 def _difference(row: Row, baseline: Row) -> Difference:
@@ -164,9 +168,11 @@ def paired(numbers: Sequence[float], test_share: float = 0.0) -> Paired:
     return Paired(fmean(numbers), half, sum(n > 0 for n in numbers), corrected)
 
 
-def legend(baseline: str) -> str:
-    """Return the explanation of the differences."""
-    return (
+def legend(baseline: str, score: str = compare.ACCURACY) -> str:
+    """Return the explanation of the differences of a score's column."""
+    declared = score_of_column(score)
+    falls = declared is not None and not declared.higher
+    return ("Below 0 is better. " if falls else "") + (
         f"Minus {baseline}, pair by pair of the same seed and partition: mean of the "
         "differences, their 95 % t interval where there are two pairs or more, and in how "
         "many pairs they are above 0. Where each seed drew its own test rows, the "
@@ -174,9 +180,11 @@ def legend(baseline: str) -> str:
     )
 
 
-def table_lines(differences: tuple[Difference, ...]) -> list[list[str]]:
-    """Return the heading and the cells of the differences."""
-    lines = [["experiment", "pairs", *COLUMNS.values()]]
+def table_lines(
+    differences: tuple[Difference, ...], score: str = compare.ACCURACY
+) -> list[list[str]]:
+    """Return the heading and the cells of the differences of a score's column."""
+    lines = [["experiment", "pairs", *compare.headings(score).values()]]
     for difference in differences:
         numbers = ["–" if n is None else str(n) for n in difference.metrics.values()]
         lines.append([difference.label, str(difference.num_pairs), *numbers])

@@ -19,6 +19,7 @@ from fedsuite.core.metrics import (
     of_clients,
 )
 from fedsuite.core.reading import is_number
+from fedsuite.core.tasks import ACCURACY, Score, score_of_column
 from fedsuite.data.shift_report import ClientShift
 from fedsuite.results import layout
 
@@ -28,7 +29,7 @@ Client = int | str
 
 @dataclass(frozen=True)
 class Scores:
-    """Clients' accuracies (fractions) at one evaluation.
+    """Clients' accuracies (fractions), or other scores, at one evaluation.
 
     Parameters
     ----------
@@ -38,16 +39,19 @@ class Scores:
         Accuracy by client, of those whose accuracy counts.
     num_asked
         Number of clients that were asked and have such rows.
+    score
+        The score: its unit, and which direction is better.
     """
 
     server_round: int
     of: Mapping[Client, float]
     num_asked: int
+    score: Score = ACCURACY
 
     @property
     def percent(self) -> list[float]:
-        """The accuracies in per cent."""
-        return [100 * accuracy for accuracy in self.of.values()]
+        """The scores as they are shown: fractions in per cent."""
+        return [self.score.factor * number for number in self.of.values()]
 
     def share(self) -> float:
         """Return the share of those asked that have a score."""
@@ -156,13 +160,14 @@ class Run:
         Parameters
         ----------
         column
-            The accuracy, such as ``"whole_test_accuracy"``. A number that is no fraction is
-            no score, whatever its name.
+            The score, such as ``"whole_test_accuracy"``. A number that it cannot be is no
+            score, and of a column that is not declared one that is no fraction.
         last
             Number of evaluations, at most.
         """
         by_round: dict[int, dict[Client, float]] = {}
         num_asked: dict[int, int] = {}
+        score = score_of_column(column) or ACCURACY
         for row in self.client_rows():
             if row["phase"] != "evaluate" or column not in row:
                 continue
@@ -174,9 +179,10 @@ class Run:
                     del by_round[earlier]
             if row.get(counted_in(column)) != 0:
                 num_asked[server_round] += 1
-                if _is_fraction(row[column]):
+                if is_number(row[column]) and score.can_be(row[column]):
                     by_round[server_round][row["client"]] = float(row[column])
-        own = column if column.startswith("validation_") else "accuracy"
+        is_own = column.startswith("validation_") or column == score.column
+        own = column if is_own else "accuracy"
         for row in self.rounds:
             server_round = row["round"]
             # Of a round without a good reply nobody knows what the clients have.
@@ -185,7 +191,8 @@ class Run:
             if row_asked is not None and (num_asked or column == "accuracy"):
                 num_asked[server_round] = max(num_asked.get(server_round, 0), row_asked)
                 by_round.setdefault(server_round, {})
-        return [Scores(r, by_round[r], num_asked[r]) for r in sorted(by_round)[-last:]]
+        rounds = sorted(by_round)[-last:]
+        return [Scores(r, by_round[r], num_asked[r], score) for r in rounds]
 
     def client_means(self, keys: Iterable[str]) -> dict[str, dict[int, float]]:
         """Return means over clients by round, each client counting once.

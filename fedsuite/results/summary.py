@@ -1,8 +1,9 @@
 """Summary and printed tables at the end of a run."""
 
 import io
+import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from fedsuite.core.errors import RunError, one_line
+from fedsuite.core.keys import AUTO
 from fedsuite.core.metrics import FairnessReport, fairness_report
 from fedsuite.core.reading import bounded, read_arrays
+from fedsuite.core.tasks import ACCURACY, CLASSIFICATION, SCORES, TASKS, Score
+from fedsuite.data import DATASETS
 from fedsuite.results.layout import BEST_MODEL, SUMMARY, read_releases
 from fedsuite.results.networks import NetworkAccuracy, accuracy_by_network
 from fedsuite.results.reader import Run, Scores, load_run
@@ -35,6 +39,13 @@ _ROWS = (
 )
 
 
+_HOPELESS = 100.0
+"""Mean cross-entropy of models that learn no more."""
+
+_GROWTH = 1000.0
+"""Factor by which a loss without a known scale has exploded."""
+
+
 def write_summary(folder: RunFolder) -> None:
     """Write ``summary.json`` of a run with complete JSON-lines files."""
     run = load_run(folder.path)
@@ -45,6 +56,10 @@ def write_summary(folder: RunFolder) -> None:
     }
     if validation := _over_clients(last_scores(run, "validation_accuracy")):
         summary["validation_accuracy_in_per_cent"] = validation
+    if scores := further_scores(run):
+        summary["scores"] = scores
+    if remarks := remarks_on(run):
+        summary["remarks"] = remarks
     if networks := accuracy_by_network(run):
         by_network = {n.label: 100 * n.accuracy for n in networks}
         summary["accuracy_in_per_cent_by_network"] = by_network
@@ -61,7 +76,9 @@ def tell_summary(path: Path, write: Callable[[str], None]) -> None:
     run = load_run(path)
     scores = last_scores(run, "accuracy")
     networks = accuracy_by_network(run)
-    lines = []
+    lines = remarks_on(run)
+    if further := further_scores(run):
+        lines += render_scores(further).splitlines()
     if scores.of:
         lines += render_report(fairness_report(scores.percent), scores.short).splitlines()
     elif scores.short:
@@ -108,7 +125,114 @@ def _over_clients(scores: Scores) -> dict[str, int | float] | None:
     asked = {"num_asked": scores.num_asked} if scores.short else {}
     if not scores.of:
         return None
-    return {**fairness_report(scores.percent).as_dict(), **asked}
+    return {**fairness_report(scores.percent, scores.score).as_dict(), **asked}
+
+
+def further_scores(run: Run) -> dict[str, dict[str, Any]]:
+    """Return what clients' scores beside the accuracy are at the last evaluation.
+
+    By column of ``clients.jsonl``: title, unit, whether higher is better, mean, worst 10 %
+    and standard deviation over clients in that unit, and how many clients have one.
+    """
+    rows = reversed(run.rounds)
+    last: dict[str, Any] = next((row for row in rows if _names_scores(row)), {})
+    found = {}
+    for score in SCORES.values():
+        if score is ACCURACY or not _names_scores(last, score):
+            continue
+        scores = last_scores(run, score.column)
+        report = fairness_report(scores.percent, score) if scores.of else None
+        found[score.column] = {
+            "title": score.title,
+            "unit": score.unit,
+            "higher_is_better": score.higher,
+            "mean": report.mean if report else None,
+            "worst_10": report.worst_10 if report else None,
+            "std": report.std if report else None,
+            "num_clients": len(scores.of),
+            "num_asked": scores.num_asked,
+        }
+    return found
+
+
+def _names_scores(row: Mapping[str, Any], *scores: Score) -> bool:
+    """Return whether a round has one of the scores, beside the accuracy unless named."""
+    wanted = scores or [score for score in SCORES.values() if score is not ACCURACY]
+    names = ("mean", "clients")
+    return any(f"{score.column}_{name}" in row for score in wanted for name in names)
+
+
+def remarks_on(run: Run) -> list[str]:
+    """Return in a line each what is wrong with a run that looks alive.
+
+    A run is remarked on whose models take all test rows for one class at the last
+    evaluation, and one whose loss exploded in some round.
+    """
+    remarks = []
+    evaluated = [row for row in run.rounds if row.get("evaluate_loss") is not None]
+    if evaluated and (only := evaluated[-1].get("evaluate_one_class")) is not None:
+        last = evaluated[-1]["round"]
+        same = [row["round"] for row in evaluated if row.get("evaluate_one_class") == only]
+        always = f"in {len(same)} of {len(evaluated)} evaluations"
+        remarks.append(
+            f"at round {last} the clients' models say class {only:.0f} of every test row, "
+            f"{always}: their accuracy is that of always saying so; scale the columns, "
+            "lower learning-rate, or set class-weights"
+        )
+    exploded = _exploded(run)
+    if exploded is not None:
+        remarks.append(
+            f"at round {exploded['round']} the training loss was "
+            f"{exploded['train_loss']:.4g}: it exploded; scale the columns, or lower "
+            "learning-rate"
+        )
+    return remarks
+
+
+def _exploded(run: Run) -> dict[str, Any] | None:
+    """Return the first round whose training loss is out of all proportion, if any.
+
+    A cross-entropy above 100 gives right classes a probability of e^-100. Of other losses
+    nobody knows the unit: a thousand times the least loss so far.
+    """
+    by_class = TASKS.get(task_of(run), CLASSIFICATION).has_classes
+    least = math.inf
+    for row in run.rounds:
+        loss = row.get("train_loss")
+        if loss is None:
+            continue
+        if loss > (_HOPELESS if by_class else max(_GROWTH * least, _GROWTH)):
+            return row
+        least = min(least, loss)
+    return None
+
+
+def task_of(run: Run) -> str:
+    """Return the task of a run."""
+    task = str(run.experiment.get("task", AUTO))
+    name = str(run.experiment.get("dataset", ""))
+    if task != AUTO or name not in DATASETS.ours:
+        return CLASSIFICATION.name if task == AUTO else task
+    return DATASETS.ours[name].task
+
+
+def render_scores(scores: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return further scores as a table for a terminal or a log file."""
+    table = Table(title="Scores over clients, each counting once", title_justify="left")
+    table.add_column("score")
+    for heading in ("mean", "worst 10 %", "deviation", "clients"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for score in scores.values():
+        unit = f" {score['unit']}".rstrip()
+        better = "" if score["higher_is_better"] else " (less is better)"
+        numbers = [
+            "\N{EN DASH}" if score[name] is None else f"{score[name]:.4g}{unit}"
+            for name in ("mean", "worst_10", "std")
+        ]
+        count, asked = score["num_clients"], score["num_asked"]
+        short = f"{count} of {asked}" if count < asked else str(count)
+        table.add_row(f"{score['title']}{better}", *numbers, short)
+    return _text(table)
 
 
 def _privacy(run: Run) -> str:

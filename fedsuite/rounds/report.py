@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fedsuite.core.metrics import counted_in, has_score
+from fedsuite.core.tasks import CONFUSION_COLUMN, ONE_CLASS, SCORES
 from fedsuite.rounds.aggregation import mean_metrics
 from fedsuite.rounds.exchange import Rejection
 from fedsuite.rounds.validation import ClientReply
@@ -26,17 +27,21 @@ OF_A_CLIENT = frozenset(
 RESERVED = OF_A_CLIENT | {"num_examples", "round", "phase"}
 """Columns that the server fills; metrics of these names are left out of a report."""
 
+_SCORED = ("loss", *(score.column for score in SCORES.values()))
+
+ONE_CLASS_COLUMN = ONE_CLASS.replace("-", "_")
+
 OTHER_WEIGHTS = {
     "received_training_loss": "training_examples",
     **{
         f"{model}whole_test_{score}": f"{model}whole_test_examples"
         for model in ("", "global_", "trained_")
-        for score in ("loss", "accuracy")
+        for score in _SCORED
     },
     **{
         f"{model}validation_{score}": f"{model}validation_examples"
         for model in ("", "global_", "trained_", "plain_mean_", "refreshed_")
-        for score in ("loss", "accuracy")
+        for score in _SCORED
     },
     "validation_prototype_accuracy": "validation_examples",
 }
@@ -150,6 +155,10 @@ class PhaseReport:
         for metric, clients in self.left_out.items():
             names[metric.replace("-", "_")] += len(clients)
         for name, count in names.items():
+            if name.endswith(ONE_CLASS_COLUMN) or CONFUSION_COLUMN.search(name):
+                # A class has no mean, and rows are counted together.
+                means.pop(name, None)
+                continue
             having = [row for row in rows if name in row]
             if not having or 2 * count < len(rows):
                 continue

@@ -19,7 +19,7 @@ from fedsuite.core.keys import AUTO
 from fedsuite.core.least_recent import LeastRecent
 from fedsuite.core.logs import write_line
 from fedsuite.core.registry import METHODS
-from fedsuite.data import ClientData, FederatedData, Split
+from fedsuite.data import ClientData, DataSettings, FederatedData, Split
 from fedsuite.data.columns import fingerprint
 from fedsuite.data.site import Site
 from fedsuite.data.site_federation import SiteFederation
@@ -110,7 +110,10 @@ class Worker:
             self._open_sites()
         self._networks = experiment_networks(experiment.values)
         self._residents: dict[int, _Resident] = {}
-        self._training = training = experiment.group(TrainingOptions)
+        rows = experiment.group(DataSettings)
+        self._training = training = experiment.group(
+            TrainingOptions, task=rows.task_name, interval_ends=rows.interval_ends
+        )
         check_augmentation(training.torchvision_augmentation, self._data.input_shape)
         public = self._data.public_set()
         self._public = public.features.to(self._device) if len(public) else None

@@ -12,21 +12,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Literal
 
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import Key, Value
 from fedsuite.core.metrics import fairness_report
 from fedsuite.core.registry import METHODS
 from fedsuite.core.rng import numpy_stream
+from fedsuite.core.tasks import ACCURACY, SCORES, Score
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.key_catalog import local_keys, shared_keys
+from fedsuite.experiment.rules import main_score
 from fedsuite.results.layout import MANIFEST
 from fedsuite.results.reader import Run, Scores, load_run
 from fedsuite.sweeps.points import OWN_KEYS, Point
 from fedsuite.sweeps.sweep import is_finished
 
-Objective = Literal["mean", "worst-10", "variance"]
+Objective = str
+"""What trials are chosen by: a measure over clients, of the main score of the experiment's
+task, or of the score that stands before it: ``worst-10``, ``auroc-mean``."""
 
 LEARNING_RATE = "learning-rate"
 """Key that is tuned for every method."""
@@ -37,27 +40,48 @@ LAST = 3
 VALIDATION = "client-validation-fraction"
 DEFAULT_FRACTION = 0.1
 
-_COLUMNS: Mapping[Objective, tuple[str, float]] = {
-    "mean": ("validation_accuracy_mean", 100.0),
-    "worst-10": ("validation_accuracy_worst10", 100.0),
-    "variance": ("validation_accuracy_variance", -1.0),
+_MEASURES: Mapping[str, tuple[str, str]] = {
+    "mean": ("mean", "mean"),
+    "worst-10": ("worst10", "worst_10"),
+    "variance": ("variance", "variance"),
 }
-"""Column of ``rounds.jsonl`` and its factor, which makes more of each better."""
+"""End of the column of ``rounds.jsonl``, and the name in a fairness report."""
 
-_MEASURES: Mapping[Objective, str] = {
-    "mean": "mean",
-    "worst-10": "worst_10",
-    "variance": "variance",
-}
-"""The same in a fairness report."""
+MEAN_ACCURACY = f"{ACCURACY.name}-mean"
 
 
 def objective_of(name: str) -> Objective:
     """Return the objective of that name."""
-    for objective in _COLUMNS:
-        if objective == name:
-            return objective
-    raise ConfigError(f"objective {name!r}: expected one of {', '.join(_COLUMNS)}")
+    measure_and_score(name)
+    return name
+
+
+def measure_and_score(objective: Objective) -> tuple[str, Score | None]:
+    """Return an objective's measure and its score, None for the task's main score.
+
+    Raises
+    ------
+    ConfigError
+        If it has another form.
+    """
+    for measure in _MEASURES:
+        score = objective.removesuffix(measure).removesuffix("-")
+        if objective in (measure, f"{score}-{measure}") and (not score or score in SCORES):
+            return measure, SCORES.get(score)
+    raise ConfigError(
+        f"objective {objective!r}: expected one of {', '.join(_MEASURES)}, of the task's "
+        "main score, or of another score, as in auroc-mean"
+    )
+
+
+def named_objective(objective: Objective, values: Mapping[str, Value]) -> Objective:
+    """Return an objective with its score, which may be the main one of an experiment."""
+    measure, score = measure_and_score(objective)
+    return f"{(score or main_score(values)).name}-{measure}"
+
+
+def _judged_by(objective: Objective, run: Run) -> Score:
+    return measure_and_score(objective)[1] or main_score(run.experiment)
 
 
 FAILED = -math.inf
@@ -129,8 +153,9 @@ class Result:
     trial
         The trial.
     score
-        Mean over runs, in per cent for accuracies, the negative of the variance in per cent
-        squared; :data:`FAILED` where a run failed. A client without a score counts as 0 %.
+        Mean over runs, in the unit that is shown; the negative of variances, and of scores
+        of which less is better; :data:`FAILED` where a run failed. A client without a score
+        counts as the worst that there is.
     accuracy
         Mean validation accuracy over clients, per cent; NaN where a run failed.
     learnt
@@ -290,45 +315,54 @@ def _result_of_run(
     if not (path / MANIFEST).exists() or not is_finished(path):
         return Result(trial, FAILED, error=error or "the run did not finish")
     run = load_run(path)
-    accuracy = score_of(run, "mean")
+    accuracy = score_of(run, MEAN_ACCURACY)
     guess = 100 * run.number_of_data("largest-class-train")
     seconds = (run.summary or {}).get("total_cpu_seconds", 0.0)
     score = score_of(run, objective)
     if not math.isfinite(score):
         return Result(trial, FAILED, accuracy, False, seconds, "no finite validation score")
-    return Result(
-        trial, score, accuracy, accuracy > guess, seconds, left_out=left_out_of(run)
-    )
+    short = left_out_of(run, _judged_by(objective, run))
+    return Result(trial, score, accuracy, accuracy > guess, seconds, left_out=short)
 
 
 def score_of(run: Run, objective: Objective) -> float:
-    """Return the score that chooses a trial; NaN for a run without validation accuracies.
+    """Return the score that chooses a trial, more being better; NaN without any.
 
-    A client without a score counts as 0 %: without those whose training diverged the
-    others' mean would look better.
+    Variances, and scores of which less is better, count below 0. A client without a score
+    counts as the worst that there is: without those whose training diverged the others'
+    mean would look better.
     """
-    column, factor = _COLUMNS[objective]
-    if not left_out_of(run):
-        return last_mean(run, column) * factor
+    measure = measure_and_score(objective)[0]
+    ending, name = _MEASURES[measure]
+    score = _judged_by(objective, run)
+    is_variance = measure == "variance"
+    sign = 1.0 if score.higher and not is_variance else -1.0
+    if not left_out_of(run, score):
+        # A variance is of the shown unit already.
+        factor = 1.0 if is_variance else score.factor
+        return last_mean(run, f"validation_{score.column}_{ending}") * factor * sign
+    worst = score.factor * (score.least if score.higher else score.largest)
+    if not math.isfinite(worst):
+        return math.nan
     reports = [
-        fairness_report(scores.percent + [0.0] * (scores.num_asked - len(scores.of)))
-        for scores in run.scores("validation_accuracy", LAST)
+        fairness_report(
+            scores.percent + [worst] * (scores.num_asked - len(scores.of)), score
+        )
+        for scores in run.scores(f"validation_{score.column}", LAST)
     ]
-    # In per cent already, as no column of accuracies is.
-    values = [getattr(report, _MEASURES[objective]) for report in reports]
-    return fmean(values) * math.copysign(1.0, factor)
+    return fmean(getattr(report, name) for report in reports) * sign
 
 
 def score_words(run: Run, objective: Objective) -> str:
     """Return the score that a trial is chosen by, in words."""
-    short = left_out_of(run)
+    short = left_out_of(run, _judged_by(objective, run))
     words = f"validation score {score_of(run, objective):.2f} ({objective})"
     return f"{words}, {short} have one" if short else words
 
 
-def left_out_of(run: Run) -> str:
+def left_out_of(run: Run, score: Score = ACCURACY) -> str:
     """Return how few clients have a score; empty where all have."""
-    evaluations = run.scores("validation_accuracy", LAST)
+    evaluations = run.scores(f"validation_{score.column}", LAST)
     return min(evaluations, key=Scores.share).short if evaluations else ""
 
 

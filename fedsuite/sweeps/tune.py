@@ -30,6 +30,7 @@ from fedsuite.sweeps.trials import (
     Space,
     Trial,
     best_of,
+    named_objective,
     result_of,
     score_words,
 )
@@ -109,7 +110,7 @@ def tune_file(
     folder = Path(os.path.abspath(output))
     work = Work("runs", budget.trials * len(budget.seeds) * len(contenders))
     results = tune(base, contenders, budget, folder, work)
-    write_page(folder, file.name, budget.objective, results)
+    write_page(folder, file.name, named_objective(budget.objective, base), results)
     print_line(f"page: {folder / 'README.md'}")
     for trials in results.values():
         tell_divergence(trials)

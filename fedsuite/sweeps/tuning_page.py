@@ -7,15 +7,18 @@ from pathlib import Path
 from fedsuite.core.files import atomic_write
 from fedsuite.core.own_process import typed
 from fedsuite.results.tables import csv_table, markdown_table
-from fedsuite.sweeps.trials import LAST, Objective, Result, best_of
+from fedsuite.sweeps.trials import LAST, Objective, Result, best_of, measure_and_score
 
-MEANINGS: Mapping[Objective, str] = {
-    "mean": "mean accuracy over clients in per cent",
-    "worst-10": "accuracy of the worst tenth of the clients in per cent",
-    "variance": "the negative of the accuracy's variance over clients, in per cent squared",
+_MEANINGS = {
+    "mean": "mean {} over clients{}",
+    "worst-10": "{} of the worst tenth of the clients{}",
+    "variance": "the negative of the {}'s variance over clients{}",
 }
 
-LEFT_OUT = " A client without a score, perhaps because it diverged, counts as 0 %."
+LEFT_OUT = (
+    " A client without a score, perhaps because it diverged, counts as the worst that "
+    "there is."
+)
 
 _HEADER = ("contender", "trial", "values", "score", "mean accuracy", "cpu seconds", "error")
 
@@ -34,7 +37,7 @@ def write_page(
     summary += [_summary(list(trials)) for trials in results.values()]
     text = (
         f"# Tuning on {problem}\n\n"
-        f"Score: {MEANINGS[objective]}, of the clients' validation rows, mean of the last "
+        f"Score: {meaning(objective)}, of the clients' validation rows, mean of the last "
         f"{LAST} evaluations. No test row has a part in it. Trial 0 has the defaults. "
         '"Learnt" counts the trials that beat always guessing the largest class.'
         f"{LEFT_OUT if left_out else ''}\n\n"
@@ -42,6 +45,19 @@ def write_page(
         f"## All trials\n\n{markdown_table([_HEADER, *rows], (0, 2, 6))}"
     )
     atomic_write(folder / "README.md", text.encode())
+
+
+def meaning(objective: Objective) -> str:
+    """Return an objective in words."""
+    measure, score = measure_and_score(objective)
+    title, unit = "main score", ""
+    if score is not None:
+        title = score.title
+        is_variance = measure == "variance"
+        per_cent = ", in per cent squared" if is_variance else " in per cent"
+        unit = per_cent if score.factor > 1 else ""
+        unit += "" if score.higher or is_variance else ", below 0 as less is better"
+    return _MEANINGS[measure].format(title, unit)
 
 
 def words(values: Mapping[str, object]) -> str:

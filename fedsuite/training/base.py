@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from typing_extensions import override
 
-from fedsuite.core.errors import NotFiniteError, RunError
+from fedsuite.core.errors import ConfigError, NotFiniteError, RunError
 from fedsuite.core.rng import numpy_stream, stream_seed, torch_stream
+from fedsuite.core.tasks import TASKS
 from fedsuite.data import Split
 from fedsuite.messages.records import (
     ARRAYS,
@@ -37,7 +38,7 @@ from fedsuite.messages.records import (
 from fedsuite.messages.versions import exchange_of
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.models.shapes import PIXELS, Standardisation
-from fedsuite.training.evaluation import evaluate_model, mean_loss
+from fedsuite.training.evaluation import mean_loss, model_scores
 from fedsuite.training.extra_losses import decorrelated, loss_on
 from fedsuite.training.loop import (
     TrainingOptions,
@@ -50,7 +51,7 @@ from fedsuite.training.loop import (
     train_metrics,
 )
 from fedsuite.training.losses import LossFunction, count_targets
-from fedsuite.training.scoring import Scoring, prefixed, validation_scores
+from fedsuite.training.scoring import Scoring, prefixed
 from fedsuite.training.self_regularisation import SelfRegularisation
 from fedsuite.training.sent import OF_ANY_METHOD, may_send, refuse_undeclared
 from fedsuite.training.store import ClientStore, MemoryStore
@@ -111,6 +112,10 @@ class FederatedClient(NumPyClient):
     TRAINED_BY: ClassVar[str] = TRAIN
     """Message type that has the client train on its data: scored after it, if asked for."""
 
+    TASKS: ClassVar[frozenset[str]] = frozenset(TASKS)
+    """Tasks that the class can train for: fewer where a hook of it needs more than a loss,
+    such as a logit per class."""
+
     def __init__(
         self,
         model: nn.Module,
@@ -133,6 +138,11 @@ class FederatedClient(NumPyClient):
         self.test_data = test
         self.validation_data = validation
         self.training = training or TrainingOptions()
+        if self.training.task not in type(self).TASKS:
+            raise ConfigError(
+                f"task {self.training.task}: {type(self).__name__} can train for "
+                f"{', '.join(sorted(type(self).TASKS))} alone: choose another method"
+            )
         self._plain_loss = loss_on(self.training, train.labels)
         self.client_id = client_id
         self.seed = seed
@@ -339,13 +349,22 @@ class FederatedClient(NumPyClient):
 
     def evaluation(self) -> Reply:
         """Return the scores of ``self.model`` on all rows that it is scored on."""
-        loss, accuracy = evaluate_model(self.model, self.test_data)
         count = count_targets(self.test_data.labels)
-        metrics = {NUM_EXAMPLES: count, "loss": loss, "accuracy": accuracy}
-        if self.validation_data is not None:
-            metrics |= validation_scores(self.model, self.validation_data)
-        whole = self.scoring.whole_test
-        return Reply(metrics={**metrics, **(whole.scores(self.model) if whole else {})})
+        metrics = {NUM_EXAMPLES: count, **self._scores_on(self.test_data)}
+        if (rows := self.validation_data) is not None:
+            own = {**self._scores_on(rows), "examples": count_targets(rows.labels)}
+            metrics |= prefixed("validation", own)
+        if whole := self.scoring.whole_test:
+            metrics |= whole.scores(self.model, self.training, self._score_names)
+        return Reply(metrics=metrics)
+
+    def _scores_on(self, rows: Split) -> dict[str, MetricValue]:
+        return model_scores(self.model, rows, self.training, self._score_names)
+
+    @cached_property
+    def _score_names(self) -> tuple[str, ...]:
+        """The scores of each evaluation."""
+        return TASKS[self.training.task].chosen(self.scoring.scores)
 
     def load_state(self, request: Request) -> Arrays | None:
         """Return the stored state to start from, or None if there is none yet."""

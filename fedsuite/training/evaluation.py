@@ -4,7 +4,8 @@ Functions put the model into evaluation mode, and give it its own mode back. Dat
 model's device.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -12,11 +13,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fedsuite.core.tasks import ACCURACY, ONE_CLASS, SCORES, TASKS
 from fedsuite.data import Split
-from fedsuite.messages.records import Arrays
+from fedsuite.messages.records import Arrays, MetricValue
 from fedsuite.models.evaluation_mode import EVALUATION_BATCH, evaluation_mode
 from fedsuite.models.features import feature_width, with_features
 from fedsuite.training.dense_gradients import dense_gradients
+from fedsuite.training.loop import TrainingOptions
 from fedsuite.training.losses import (
     LossFunction,
     count_targets,
@@ -25,9 +28,12 @@ from fedsuite.training.losses import (
     right_targets,
     summed_cross_entropy,
 )
+from fedsuite.training.tasks import module_of
 
 # Small parts would not fill a GPU.
 GPU_EVALUATION_BATCH = 1024
+
+_SEVERAL = 2
 
 
 @torch.no_grad()
@@ -77,15 +83,75 @@ def _parts(data: Split) -> Iterator[tuple[Tensor, Tensor]]:
 @torch.no_grad()
 def evaluate_model(model: nn.Module, data: Split) -> tuple[float, float]:
     """Return mean cross-entropy and accuracy (a fraction); both are 0 of no targets."""
+    return _of_parts(data, outputs_over(model, data))
+
+
+def _of_parts(data: Split, parts: Iterable[tuple[Tensor, Tensor]]) -> tuple[float, float]:
+    """Return mean cross-entropy and accuracy of outputs, part by part."""
     count = count_targets(data.labels)
     if count == 0:
         return 0.0, 0.0
     loss = 0.0
     correct = 0
-    for outputs, labels in outputs_over(model, data):
+    for outputs, labels in parts:
         loss += float(summed_cross_entropy(outputs, labels))
         correct += int(right_targets(outputs, labels, data.never_right).sum())
     return loss / count, correct / count
+
+
+@torch.no_grad()
+def model_scores(
+    model: nn.Module,
+    data: Split,
+    options: TrainingOptions,
+    names: Sequence[str] = (ACCURACY.name,),
+) -> dict[str, MetricValue]:
+    """Return a model's loss and scores on ``data``, by metric.
+
+    Of classes the loss is the cross-entropy, and where all rows are taken for one class,
+    not all rightly, ``one-class`` is that class. Else the loss is the options'.
+
+    Parameters
+    ----------
+    model, data
+        The model and the rows, on one device.
+    options
+        The task, and the options of its loss.
+    names
+        The scores, without or with the accuracy of classes, which comes always.
+    """
+    task = TASKS[options.task]
+    further = [name for name in names if name != ACCURACY.name]
+    parts: list[tuple[Tensor, Tensor]] = []
+    classes: set[int] = set()
+
+    def kept() -> Iterator[tuple[Tensor, Tensor]]:
+        for outputs, labels in outputs_over(model, data):
+            if further:
+                parts.append((outputs.cpu(), labels.cpu()))
+            if len(classes) < _SEVERAL and len(labels):
+                predicted = outputs.argmax(dim=-1)
+                classes.update((int(predicted.min()), int(predicted.max())))
+            yield outputs, labels
+
+    if task.has_classes:
+        loss, accuracy = _of_parts(data, kept())
+        found: dict[str, MetricValue] = {"loss": loss, ACCURACY.name: accuracy}
+        if len(classes) == 1 and accuracy < 1.0 and len(data) > 1:
+            found[ONE_CLASS] = classes.pop()
+    else:
+        parts = [
+            (outputs.cpu(), labels.cpu()) for outputs, labels in outputs_over(model, data)
+        ]
+        found = {"loss": 0.0}
+    if not parts:
+        return {**found, **dict.fromkeys((n for n in further if n in SCORES), math.nan)}
+    outputs, labels = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
+    if not task.has_classes:
+        # To the loss the identity is a model that gives them.
+        loss_function = options.loss_on(labels)
+        found["loss"] = float(loss_function(nn.Identity(), outputs, labels))
+    return {**found, **module_of(task.name).scores(further, outputs, labels, options)}
 
 
 @torch.no_grad()

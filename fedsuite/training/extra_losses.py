@@ -72,7 +72,7 @@ def loss_on(options: TrainingOptions, rows: Tensor) -> LossFunction:
 
     ConfigError for sequences where a term is on.
     """
-    loss, strength = options.loss_function, options.logit_calibration
+    loss, strength = options.loss_on(rows), options.logit_calibration
     if strength or options.decorrelation_weight:
         refuse_sequences(rows, "keys logit-calibration and decorrelation-weight need")
     if not strength:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 from weakref import WeakKeyDictionary
 
@@ -11,15 +10,17 @@ import torch
 from torch import Tensor, nn
 
 from fedsuite.core.errors import ConfigError, RunError
-from fedsuite.core.keys import Unless, With
+from fedsuite.core.keys import AUTO, Unless, With
 from fedsuite.core.search import Between, HalfDecades
-from fedsuite.core.settings import Settings, key
+from fedsuite.core.settings import Settings, given, key
+from fedsuite.core.tasks import CLASSIFICATION, LOSSES, TASKS
 from fedsuite.data import Split
 from fedsuite.messages.records import NUM_EXAMPLES, NUM_STEPS, MetricValue
 from fedsuite.models.one_row import one_row_failure
 from fedsuite.training.dense_gradients import DenseGradients, plain_layers
-from fedsuite.training.losses import LossFunction, count_targets, cross_entropy, focal_loss
+from fedsuite.training.losses import LossFunction, count_targets, cross_entropy
 from fedsuite.training.optimizers import PlainAdam, PlainSGD
+from fedsuite.training.tasks import module_of
 from fedsuite.training.vision_transforms import AUGMENTATIONS, NONE
 
 _GRADIENTS: WeakKeyDictionary[nn.Module, DenseGradients] = WeakKeyDictionary()
@@ -93,9 +94,29 @@ class TrainingOptions(Settings):
         "after crop-and-flip",
         choices=AUGMENTATIONS,
     )
-    loss: Literal["cross-entropy", "focal"] = key(
-        default="cross-entropy",
-        help="what clients minimise; evaluations report the cross-entropy",
+    loss: str = key(
+        default=AUTO,
+        help="what clients minimise; auto is the task's own, such as cross-entropy; "
+        "evaluations report the cross-entropy of classes, else this loss",
+        choices=(AUTO, *LOSSES),
+    )
+    class_weights: str = key(
+        default="",
+        help="weights of the classes in the loss, comma-separated, or balanced: each "
+        "client's classes alike, by its own rows; empty is none",
+    )
+    huber_delta: float = key(
+        default=1.0,
+        help="error from which the loss huber grows evenly, in the target's unit",
+        above=0.0,
+        needs=(With("loss", "huber"),),
+    )
+    quantile: float = key(
+        default=0.5,
+        help="quantile that the loss quantile has models predict; 0.5 is the median",
+        above=0.0,
+        maximum=1.0,
+        needs=(With("loss", "quantile"),),
     )
     focal_gamma: float = key(
         default=2.0,
@@ -128,12 +149,13 @@ class TrainingOptions(Settings):
         """Whether training images are changed before each step."""
         return self.crop_and_flip or self.torchvision_augmentation != NONE
 
-    @property
-    def loss_function(self) -> LossFunction:
-        """The loss that the options name."""
-        if self.loss == "focal":
-            return partial(focal_loss, gamma=self.focal_gamma)
-        return cross_entropy
+    task: str = given(default=CLASSIFICATION.name, help="what models are trained for")
+    interval_ends: str = given(default="", help="ends of the intervals of discrete-time")
+
+    def loss_on(self, labels: Tensor) -> LossFunction:
+        """Return the loss that the options name, of a client with these labels."""
+        name = TASKS[self.task].losses[0] if self.loss == AUTO else self.loss
+        return module_of(self.task).loss(name, self, labels)
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,10 @@ LossFunction = Callable[[nn.Module, Tensor, Tensor], Tensor]
 
 
 def count_targets(labels: Tensor) -> int:
-    """Return how many targets count."""
-    return len(labels) if labels.ndim == 1 else int((labels != IGNORED).sum())
+    """Return how many targets count; a row of floats is one target."""
+    if labels.ndim == 1 or labels.is_floating_point():
+        return len(labels)
+    return int((labels != IGNORED).sum())
 
 
 def cross_entropy(model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:

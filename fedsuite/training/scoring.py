@@ -13,19 +13,19 @@ client.
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from torch import nn
 
+from fedsuite.core.keys import AUTO
 from fedsuite.core.settings import Settings, given, key
+from fedsuite.core.tasks import ACCURACY, is_told_score
 from fedsuite.data import Split
 from fedsuite.messages.records import ARRAYS, EVALUATE, NUM_EXAMPLES, MetricValue, Request
 from fedsuite.models.arrays import load_arrays
-from fedsuite.training.evaluation import evaluate_model, mean_loss
+from fedsuite.training.evaluation import mean_loss, model_scores
+from fedsuite.training.loop import TrainingOptions
 from fedsuite.training.losses import LossFunction, count_targets
-
-VALIDATION = ("validation-loss", "validation-accuracy", "validation-examples")
-"""Scores of a model on a client's validation rows, and over how many targets."""
 
 _REMEMBERED = 2
 """Models whose scores are kept: clients take turns of their own and the shared one."""
@@ -40,25 +40,33 @@ class WholeTest:
 
     def __init__(self, data: Split) -> None:
         self.data = data
-        self._scores: OrderedDict[bytes, tuple[float, float]] = OrderedDict()
+        self._scores: OrderedDict[bytes, dict[str, MetricValue]] = OrderedDict()
 
-    def scores(self, model: nn.Module) -> dict[str, MetricValue]:
-        """Return loss, accuracy and number of samples, by metric."""
+    def scores(
+        self,
+        model: nn.Module,
+        options: TrainingOptions | None = None,
+        names: Sequence[str] = (ACCURACY.name,),
+    ) -> dict[str, MetricValue]:
+        """Return loss, scores and number of samples, by metric."""
         digest = _digest(model)
-        evaluation = self._scores.pop(digest, None) or evaluate_model(model, self.data)
-        self._scores[digest] = evaluation
+        scores = self._scores.pop(digest, None)
+        if scores is None:
+            scores = model_scores(model, self.data, options or TrainingOptions(), names)
+        self._scores[digest] = scores
         while len(self._scores) > _REMEMBERED:
             self._scores.popitem(last=False)
-        return {
-            "whole-test-loss": evaluation[0],
-            "whole-test-accuracy": evaluation[1],
-            "whole-test-examples": len(self.data),
-        }
+        return prefixed("whole-test", {**scores, "examples": len(self.data)})
 
 
 class Scoring(Settings):
     """Options of further scores."""
 
+    scores: str = key(
+        default=AUTO,
+        help="scores of models beside the loss, comma-separated; auto is the task's short "
+        "list, of classification the accuracy alone",
+    )
     score_whole_test: bool = key(
         default=False,
         help="clients also score their models on the whole test part, not their own rows "
@@ -105,10 +113,10 @@ class Scoring(Settings):
         }
 
 
-def validation_scores(model: nn.Module, data: Split) -> dict[str, float]:
-    """Return a model's scores on a client's validation rows, by metric."""
-    scores = (*evaluate_model(model, data), count_targets(data.labels))
-    return dict(zip(VALIDATION, scores, strict=True))
+def is_score(metric: str) -> bool:
+    """Return whether a metric is of an evaluated model on the client's own rows."""
+    name = metric.removeprefix("validation-")
+    return name in ("loss", "examples") or is_told_score(name)
 
 
 def prefixed(prefix: str, scores: Mapping[str, MetricValue]) -> dict[str, MetricValue]:

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator
 from typing import ClassVar, Protocol
 
 from fedsuite.core.errors import RunError
+from fedsuite.core.tasks import ONE_CLASS, is_told_score
 from fedsuite.messages.records import (
     ARRAYS,
     NUM_EXAMPLES,
@@ -26,12 +27,17 @@ from fedsuite.messages.records import (
 MODELS = "models"
 """Name of the records of several models."""
 
+SCORES = "scores"
+"""Name of all scores but the accuracy, which the key ``scores`` asks for."""
+
 USUAL = frozenset(
     {
         NUM_EXAMPLES,
         NUM_STEPS,
         "loss",
         "accuracy",
+        SCORES,
+        ONE_CLASS,
         "examples",
         "received-training-loss",
         "training-examples",
@@ -88,4 +94,5 @@ def sent_names(reply: Reply, known: Collection[str]) -> Iterator[str]:
         name = MODELS if is_model_record(record) else record
         yield from [name] if name in known else [f"{name}/{array}" for array in arrays]
     for metric in reply.metrics:
-        yield metric if metric in known else _PREFIX.sub("", metric, count=1)
+        name = metric if metric in known else _PREFIX.sub("", metric, count=1)
+        yield SCORES if name not in known and is_told_score(name) else name

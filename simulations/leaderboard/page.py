@@ -21,7 +21,7 @@ from fedsuite.results.compare import spread
 from fedsuite.results.tables import markdown_table
 from fedsuite.strategies import load_strategy
 from fedsuite.sweeps.trials import LAST
-from fedsuite.sweeps.tuning_page import MEANINGS, number
+from fedsuite.sweeps.tuning_page import meaning, number
 from simulations.leaderboard.scores import (
     LEAST,
     MEASURES,
@@ -173,7 +173,7 @@ def _introduction(
     suite: Suite, tables: Sequence[tuple[Problem, list[Row]]], command: str
 ) -> str:
     rules = _RULES.format(
-        objective=MEANINGS[suite.objective],
+        objective=meaning(f"accuracy-{suite.objective}"),
         last=LAST,
         least=LEAST,
         name=suite.name,

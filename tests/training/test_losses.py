@@ -194,8 +194,8 @@ def test_focal_loss_of_what_is_certain_has_a_finite_slope(gamma: float) -> None:
 
 
 def test_options_choose_the_loss() -> None:
-    assert TrainingOptions().loss_function is cross_entropy
-    chosen = TrainingOptions(loss="focal", focal_gamma=1.0).loss_function
+    assert TrainingOptions().loss_on(torch.tensor([0, 1])) is cross_entropy
+    chosen = TrainingOptions(loss="focal", focal_gamma=1.0).loss_on(torch.tensor([0]))
     found = chosen(Table(WORDS), TEXT.features, TEXT.labels)
     assert found.item() == pytest.approx((2 * 0.75 * LOG4 + 0.5 * LOG2) / 3)
 

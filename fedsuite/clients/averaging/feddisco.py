@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from fedsuite.client import FederatedClient, Reply, Request, Told
+from fedsuite.core.tasks import OF_CLASSES
 from fedsuite.data.specs import IGNORED
 from fedsuite.models.evaluation_mode import evaluation_mode
 
@@ -35,6 +36,7 @@ class FedDISCOClient(FederatedClient):
     The model's outputs say how many classes there are.
     """
 
+    TASKS: ClassVar[frozenset[str]] = OF_CLASSES
     SENDS: ClassVar[frozenset[str]] = FederatedClient.SENDS | {"discrepancy"}
     feddisco_measure = Told(str)
 

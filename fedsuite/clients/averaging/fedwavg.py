@@ -15,6 +15,7 @@ from fedsuite.client import (
     correct_predictions,
     load_arrays,
 )
+from fedsuite.core.tasks import OF_CLASSES
 
 
 class FedwAvgClient(FederatedClient):
@@ -26,6 +27,7 @@ class FedwAvgClient(FederatedClient):
     examples, which were right at no look.
     """
 
+    TASKS: ClassVar[frozenset[str]] = OF_CLASSES
     SENDS: ClassVar[frozenset[str]] = FederatedClient.SENDS | {"forgotten", "never-learned"}
     KEEPS_STATE = True
     fedwavg_every = Told(int)

@@ -30,7 +30,7 @@ from fedsuite.client import (
 )
 from fedsuite.messages.decomposition import SLOW, SLOW_VERSION, Orders
 from fedsuite.models.groups import ParameterGroups
-from fedsuite.training.scoring import VALIDATION
+from fedsuite.training.scoring import is_score
 from fedsuite.training.sent import refuse_undeclared
 
 _PARTS = ("inner", "slow", "drifted", "personal")
@@ -205,16 +205,14 @@ class DecomposedClient:
         if not orders.keys.personal_atoms:
             return shared
         metrics = dict(shared.metrics)
-        names = ("loss", "accuracy", *VALIDATION)
-        for name in names:
-            if name in metrics:
-                metrics[f"global-{name}"] = metrics.pop(name)
+        for name in filter(is_score, shared.metrics):
+            metrics[f"global-{name}"] = metrics.pop(name)
         received, personal = request.arrays[ARRAYS], self._personal(orders, memory)
         metrics |= self._scores(received, personal)
         if epochs := orders.keys.refresh_epochs:
             fresh, _ = self._trained(request, received, personal, epochs, "refresh")
             scores = self._scores(received, fresh)
-            metrics |= {f"refreshed-{k}": scores[k] for k in names if k in scores}
+            metrics |= {f"refreshed-{k}": scores[k] for k in filter(is_score, scores)}
         return replace(shared, metrics=metrics)
 
     def _scores(self, received: Arrays, personal: Arrays) -> dict[str, MetricValue]:

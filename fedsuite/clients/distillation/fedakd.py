@@ -23,6 +23,7 @@ from fedsuite.client import (
     model_arrays,
 )
 from fedsuite.clients.personal.own_model import PersonalModelClient
+from fedsuite.core.tasks import OF_CLASSES
 from fedsuite.models.distillation import distillation_loss, select_correct
 
 NO_STEP = TrainingSummary(0.0, 0)
@@ -34,6 +35,7 @@ class FedAKDClient(PersonalModelClient):
     The local model, buffers included, starts from the constructor's and is never sent.
     """
 
+    TASKS: ClassVar[frozenset[str]] = OF_CLASSES
     SENDS: ClassVar[frozenset[str]] = PersonalModelClient.SENDS | {
         "local-loss",
         "distilled-loss",

@@ -1,6 +1,6 @@
 """Clients that keep their model and its optimiser from message to message."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from fedsuite.client import (
     model_arrays,
 )
 from fedsuite.clients.personal.own_model import OwnModelClient
+from fedsuite.core.tasks import OF_CLASSES
 from fedsuite.models.features import feature_width
 from fedsuite.models.optimizer_state import load_optimizer, optimizer_arrays
 
@@ -29,6 +30,7 @@ _PARTS = MODEL, OPTIMIZER, MEMORY = "model", "optimizer", "memory"
 class PrivateModelClient(OwnModelClient):
     """Stores model, optimiser and ``self.memory``, arrays that its method needs again."""
 
+    TASKS: ClassVar[frozenset[str]] = OF_CLASSES
     reset_optimizer = Told(bool, otherwise=False)
 
     def __init__(self, *args: Any, **options: Any) -> None:

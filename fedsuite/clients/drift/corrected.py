@@ -29,7 +29,7 @@ from fedsuite.client import (
     load_arrays,
     model_arrays,
 )
-from fedsuite.training.scoring import VALIDATION
+from fedsuite.training.scoring import is_score
 
 
 class CorrectedClient(FederatedClient):
@@ -65,8 +65,7 @@ class CorrectedClient(FederatedClient):
         load_arrays(self.model, request.arrays[PLAIN_MEAN])
         plain = self.evaluation().metrics
         load_arrays(self.model, request.arrays[ARRAYS])
-        scores = ("loss", "accuracy", *VALIDATION)
-        more = {f"plain-mean-{name}": plain[name] for name in scores if name in plain}
+        more = {f"plain-mean-{name}": plain[name] for name in plain if is_score(name)}
         return Reply(reply.arrays, {**reply.metrics, **more})
 
     def trainable(self, names: Iterable[str]) -> list[str]:

@@ -1,12 +1,14 @@
 """Client of FedNTD: distils the received model on the classes that are not the label."""
 
 import copy
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
 from fedsuite.client import ARRAYS, FederatedClient, Reply, Request, Told, load_arrays
+from fedsuite.core.tasks import OF_CLASSES
 from fedsuite.models.distillation import distillation_loss
 
 
@@ -19,6 +21,7 @@ def without_true(logits: Tensor, labels: Tensor) -> Tensor:
 class FedNTDClient(FederatedClient):
     """Adds the divergence from the received model, without the true class, to the loss."""
 
+    TASKS: ClassVar[frozenset[str]] = OF_CLASSES
     fedntd_weight = Told(float)
     fedntd_temperature = Told(float)
     _teacher: nn.Module | None = None

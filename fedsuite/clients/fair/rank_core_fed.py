@@ -16,6 +16,7 @@ from fedsuite.client import (
     model_record,
 )
 from fedsuite.clients.fair.probed import ProbedClient
+from fedsuite.core.tasks import OF_CLASSES
 
 
 class RankCoreFedClient(ProbedClient):
@@ -24,6 +25,7 @@ class RankCoreFedClient(ProbedClient):
     A client without validation rows ranks by its loss on training rows.
     """
 
+    TASKS: ClassVar[frozenset[str]] = OF_CLASSES
     SENDS: ClassVar[frozenset[str]] = ProbedClient.SENDS | {f"{RANKING}/{RANKING}"}
     ACTIONS: ClassVar[Mapping[str, str]] = {**ProbedClient.ACTIONS, RANK: "on_rank"}
 

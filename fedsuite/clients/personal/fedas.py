@@ -22,6 +22,7 @@ from fedsuite.client import (
 )
 from fedsuite.clients.personal.fedpac import class_means
 from fedsuite.clients.personal.own_model import OwnModelClient
+from fedsuite.core.tasks import OF_CLASSES
 from fedsuite.data import Split
 from fedsuite.models.features import with_features
 
@@ -29,6 +30,7 @@ from fedsuite.models.features import with_features
 class FedASClient(OwnModelClient):
     """Keeps its whole model; completes what it receives with its own head."""
 
+    TASKS: ClassVar[frozenset[str]] = OF_CLASSES
     SENDS: ClassVar[frozenset[str]] = OwnModelClient.SENDS | {"alignment-loss", "fisher"}
     alignment_epochs = Told(int)
     alignment_rate = Told(float)

@@ -33,6 +33,7 @@ from fedsuite.client import (
     refuse_sequences,
 )
 from fedsuite.clients.personal.own_model import OwnModelClient
+from fedsuite.core.tasks import OF_CLASSES
 from fedsuite.models.groups import head_module, parameter_groups
 
 Floats = NDArray[np.float64]
@@ -69,6 +70,7 @@ class FedPACClient(OwnModelClient):
     The head comes with the message; a client that never took part has the initial one.
     """
 
+    TASKS: ClassVar[frozenset[str]] = OF_CLASSES
     SENDS: ClassVar[frozenset[str]] = OwnModelClient.SENDS | {
         "head",
         f"{STATISTICS}/prototypes",

@@ -1,7 +1,7 @@
 """Client of FedRoD: a balanced loss for the shared model, and a personal head."""
 
 import copy
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from fedsuite.client import (
     model_arrays,
     take_step,
 )
+from fedsuite.core.tasks import OF_CLASSES
 from fedsuite.data.specs import IGNORED
 from fedsuite.models.features import with_features
 from fedsuite.models.head import find_head
@@ -32,6 +33,7 @@ def log_counts(labels: Tensor, num_classes: int) -> Tensor:
 class FedRoDClient(FederatedClient):
     """Trains the received model on balanced losses, and a head of its own beside it."""
 
+    TASKS: ClassVar[frozenset[str]] = OF_CLASSES
     KEEPS_STATE = True
     _head: nn.Module | None = None
 

@@ -1,16 +1,20 @@
 """Client of FML: the received model and its own imitate each other's predictions."""
 
+from typing import ClassVar
+
 from torch import Tensor, nn
 from typing_extensions import override
 
 from fedsuite.client import Told
 from fedsuite.clients.personal.two_models import TwoModelsClient
+from fedsuite.core.tasks import OF_CLASSES
 from fedsuite.models.distillation import kl_divergence
 
 
 class FMLClient(TwoModelsClient):
     """Trains each model on the labels and on the other one's predictions."""
 
+    TASKS: ClassVar[frozenset[str]] = OF_CLASSES
     fml_alpha = Told(float)
     fml_beta = Told(float)
 

@@ -1,11 +1,14 @@
 """Client of pFedCK: an interactive and a personal model that teach each other."""
 
+from typing import ClassVar
+
 from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
 from fedsuite.client import Told
 from fedsuite.clients.personal.two_models import TwoModelsClient
+from fedsuite.core.tasks import OF_CLASSES
 from fedsuite.models.distillation import distillation_loss
 from fedsuite.models.features import with_features
 
@@ -13,6 +16,7 @@ from fedsuite.models.features import with_features
 class PFedCKClient(TwoModelsClient):
     """Trains the received model and its own, which imitate each other."""
 
+    TASKS: ClassVar[frozenset[str]] = OF_CLASSES
     pfedck_logit_weight = Told(float)
     pfedck_feature_weight = Told(float)
     pfedck_temperature = Told(float)

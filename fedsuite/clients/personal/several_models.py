@@ -26,6 +26,7 @@ from fedsuite.client import (
     model_arrays,
     model_record,
 )
+from fedsuite.core.tasks import OF_CLASSES
 
 
 def e_step(log_shares: Vector, losses: Vector) -> Vector:
@@ -80,6 +81,7 @@ class SeveralModelsClient(FederatedClient):
 class MixtureClient(SeveralModelsClient):
     """Trains all models, keeps its shares of them, and is scored with their mixture."""
 
+    TASKS: ClassVar[frozenset[str]] = OF_CLASSES
     KEEPS_STATE = True
     _number = 0
     """Number of the model that is trained."""

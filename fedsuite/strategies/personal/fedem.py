@@ -45,7 +45,8 @@ class FedEM(SeveralModels):
     FIXED: ClassVar[Mapping[str, Value]] = {
         **SeveralModels.FIXED,
         "lsr-gamma": 0.0,
-        "loss": "cross-entropy",
+        "loss": "auto",
+        "class-weights": "",
         "logit-calibration": 0.0,
     }
     FIXED_REASON: ClassVar[str] = (

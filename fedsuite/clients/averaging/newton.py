@@ -1,0 +1,70 @@
+"""Client of Newton's method: gradient and Hessian of its summed loss."""
+
+from copy import deepcopy
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.autograd.functional import hessian
+from torch.func import functional_call
+from typing_extensions import override
+
+from fedsuite.client import (
+    ARRAYS,
+    CURVATURE,
+    GRADIENT,
+    HESSIAN,
+    USUAL,
+    FederatedClient,
+    Reply,
+    Request,
+    load_arrays,
+)
+from fedsuite.training.loop import TrainingSummary
+
+
+class NewtonClient(FederatedClient):
+    """Sends gradient and Hessian, both in float64, of its loss summed over its rows.
+
+    ``weight-decay`` adds its half times the squared parameters for each row, as for SGD.
+    """
+
+    SENDS: ClassVar[frozenset[str]] = USUAL | {
+        f"{CURVATURE}/{GRADIENT}",
+        f"{CURVATURE}/{HESSIAN}",
+    }
+    TRAINED: ClassVar[frozenset[str]] = frozenset()
+
+    @override
+    def on_train(self, request: Request) -> Reply:
+        load_arrays(self.model, request.arrays[ARRAYS])
+        value, gradient, curvature = self.sums()
+        rows = max(len(self.train_data), 1)
+        record = {GRADIENT: gradient.cpu().numpy(), HESSIAN: curvature.cpu().numpy()}
+        summary = TrainingSummary(float(value) / rows, 1)
+        return Reply({CURVATURE: record}, self.train_metrics(summary))
+
+    def sums(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the loss summed over the rows, its gradient ``[p]``, its Hessian."""
+        model = deepcopy(self.model).double().eval()
+        features, labels = self.train_data.features.double(), self.train_data.labels
+        named = dict(model.named_parameters())
+        sizes = [parameter.numel() for parameter in named.values()]
+        decay = self.training.weight_decay / 2
+
+        def summed(vector: Tensor) -> Tensor:
+            pieces = zip(named.items(), vector.split(sizes), strict=True)
+            parameters = {name: piece.view_as(p) for (name, p), piece in pieces}
+
+            def at(inputs: Tensor) -> Any:
+                return functional_call(model, parameters, (inputs,))
+
+            # A loss asks a model for its outputs alone.
+            mean = self._plain_loss(at, features, labels)  # type: ignore[arg-type]
+            return (mean + decay * vector.square().sum()) * len(features)
+
+        start = torch.cat([p.detach().flatten() for p in named.values()])
+        point = start.clone().requires_grad_()
+        value = summed(point)
+        (gradient,) = torch.autograd.grad(value, point)
+        return value.detach(), gradient, hessian(summed, start)
