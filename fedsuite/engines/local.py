@@ -24,7 +24,7 @@ from fedsuite.core.progress import counted
 from fedsuite.engines.nodes import FIRST_NODE, node_context
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.run_settings import RunSettings
-from fedsuite.messages.records import failures_in
+from fedsuite.messages.records import failures_in, num_clients_in
 from fedsuite.messages.replies import Replies
 from fedsuite.results.layout import MANIFEST
 from fedsuite.results.writer import RunFolder
@@ -143,7 +143,8 @@ class LocalGrid(Grid):
             round.
         """
         sent = list(messages)
-        answers = counted(self._answers(sent), len(sent), "replies")
+        asked = sum(map(_num_clients, sent))
+        answers = counted(self._answers(sent), asked, "replies", _num_clients)
         return Replies(_unless_alike(answers))
 
     def clients_per_message(self, asked: int, reply_bytes: int) -> int:
@@ -224,6 +225,10 @@ class PooledGrid(LocalGrid):
         yield from (reply for _, reply in refused if reply is not None)
         known = [message for message, reply in refused if reply is None]
         yield from self._pool.answers(known, self._answer_here)
+
+
+def _num_clients(message: Message) -> int:
+    return num_clients_in(message.content) if message.has_content() else 1
 
 
 def _unless_alike(replies: Iterator[Message]) -> Iterator[Message]:

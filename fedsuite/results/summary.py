@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedsuite.core.errors import RunError, one_line
-from fedsuite.core.metrics import FairnessReport, fairness_report
+from fedsuite.core.metrics import FairnessReport, fairness_report, same_tails
 from fedsuite.core.reading import bounded, read_arrays
 from fedsuite.results.layout import BEST_MODEL, SUMMARY, read_releases
 from fedsuite.results.networks import NetworkAccuracy, accuracy_by_network
@@ -139,6 +139,8 @@ def render_report(report: FairnessReport, short: str = "") -> str:
     table.add_column("unit")
     values = report.as_dict()
     for label, name, unit in _ROWS:
+        if name.endswith("_5") and same_tails(report.num_clients):
+            continue
         digits = 2 if unit else 4
         table.add_row(label, f"{values[name]:.{digits}f}", unit)
     return _text(table)
