@@ -68,7 +68,9 @@ def verdict(comparison: Comparison) -> Verdict:
     by_label = {difference.label: difference for difference in differences}
     difference = by_label[best.label].metrics[MEAN]
     headline, ending, sentences = _answer(comparison, best, difference, spread)
-    if len(contenders) > 1:
+    if equal := [row.label for row in contenders[1:] if _level(row) == _level(best)]:
+        sentences.append(f"The same mean: {', '.join(equal)}.")
+    elif len(contenders) > 1:
         sentences.append(
             f"Of {len(contenders)} experiments this is the one with the best mean; the "
             "interval makes no allowance for that choice."
