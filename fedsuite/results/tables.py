@@ -184,10 +184,23 @@ class FittingTable:
         return table
 
 
+LONGEST_WORD = 24
+"""Letters of a word, such as a key, that no table breaks."""
+
+
 def print_table(table: "RenderableType") -> None:
     """Print a table; output to a file or pipe has 140 columns, or ``COLUMNS``."""
     from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
+    for column in table.columns if isinstance(table, Table) else []:
+        cells = [
+            c if isinstance(c, Text) else Text.from_markup(str(c)) for c in column.cells
+        ]
+        words = [len(word) for cell in cells for word in cell.plain.split()]
+        column.min_width = min(max(words, default=0), LONGEST_WORD)
+        column.overflow = "fold"
     told = is_terminal(sys.stdout) or "COLUMNS" in os.environ
     console = Console(width=None if told else 140)
     with console.capture() as captured:
