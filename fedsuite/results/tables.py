@@ -184,25 +184,39 @@ class FittingTable:
         return table
 
 
-LONGEST_WORD = 24
-"""Letters of a word, such as a key, that no table breaks."""
+def keep_words(table: "Table", width: int) -> None:
+    """Give a table's columns such widths that as few words as can be are broken."""
+    from rich.text import Text
+
+    longest, whole = [], []
+    for column in table.columns:
+        column.overflow = "fold"
+        cells = [Text.from_markup(str(cell)).plain for cell in column.cells]
+        longest.append(max((len(w) for cell in cells for w in cell.split()), default=0))
+        whole.append(max(map(len, cells), default=0))
+    free = width - 1 - 3 * len(longest)
+    if sum(whole) <= free:
+        return
+    # Where not all words fit, the very long ones are broken.
+    bound = max(longest, default=0)
+    while bound > 1 and sum(min(each, bound) for each in longest) > free:
+        bound -= 1
+    least = [min(each, bound) for each in longest]
+    wanted = [most - needed for most, needed in zip(whole, least, strict=True)]
+    spare = max(free - sum(least), 0)
+    for column, needed, more in zip(table.columns, least, wanted, strict=True):
+        column.width = max(needed + spare * more // max(sum(wanted), 1), 1)
 
 
 def print_table(table: "RenderableType") -> None:
     """Print a table; output to a file or pipe has 140 columns, or ``COLUMNS``."""
     from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
-    for column in table.columns if isinstance(table, Table) else []:
-        cells = [
-            c if isinstance(c, Text) else Text.from_markup(str(c)) for c in column.cells
-        ]
-        words = [len(word) for cell in cells for word in cell.plain.split()]
-        column.min_width = min(max(words, default=0), LONGEST_WORD)
-        column.overflow = "fold"
     told = is_terminal(sys.stdout) or "COLUMNS" in os.environ
     console = Console(width=None if told else 140)
+    if isinstance(table, Table):
+        keep_words(table, console.width)
     with console.capture() as captured:
         console.print(table)
     print_text(captured.get().removesuffix("\n"))
