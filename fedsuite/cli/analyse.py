@@ -16,6 +16,7 @@ from fedsuite.experiment.command_options import (
 app = typer.Typer(
     help="Read runs again: a table and a plot each.",
     no_args_is_help=True,
+    suggest_commands=False,
 )
 
 

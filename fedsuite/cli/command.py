@@ -17,7 +17,7 @@ from fedsuite.cli.analyse import app as analyse_app
 from fedsuite.cli.many_runs import sweep, tune
 from fedsuite.core.errors import ConfigError, FedsuiteError, Stopped, printable
 from fedsuite.core.extras import naming_extras
-from fedsuite.core.output import outliving_readers
+from fedsuite.core.output import outliving_readers, print_line
 from fedsuite.core.progress import shown
 from fedsuite.deploy.commands import app as deploy_app
 from fedsuite.engines.api import ENGINES, Engine
@@ -47,6 +47,8 @@ app = typer.Typer(
     cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    # click has its own suggestions, and both would be printed.
+    suggest_commands=False,
 )
 
 app.add_typer(analyse_app, name="analyse")
@@ -319,6 +321,14 @@ BaselineOption = Annotated[
         help="Label of the experiment to subtract, pair by pair; default: the first."
     ),
 ]
+PlaceboOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="LABEL",
+        help="Label of an experiment that can only differ from the baseline by chance; may "
+        "be repeated. A difference counts beyond what these differ by.",
+    ),
+]
 ScoreOption = Annotated[
     str,
     typer.Option(help="Accuracy of clients to compare, such as whole_test_accuracy."),
@@ -332,8 +342,12 @@ def compare(
     figure: Annotated[
         Path | None, typer.Option(help="File for the curves, for a paper: .pdf or .svg.")
     ] = None,
+    table: Annotated[
+        Path | None, typer.Option(help="File for the table, for a paper: .tex (booktabs).")
+    ] = None,
     evaluations: EvaluationsOption = 1,
     baseline: BaselineOption = None,
+    placebo: PlaceboOption = None,
     score: ScoreOption = "accuracy",
     with_report: Annotated[
         bool, typer.Option("--report/--no-report", help="Write report.html there too.")
@@ -343,13 +357,23 @@ def compare(
     from fedsuite.engines.api import write_report_if_wanted
     from fedsuite.results import paired
     from fedsuite.results.compare import compare as compare_runs
-    from fedsuite.results.paper_figure import check_figure, write_figure
+    from fedsuite.results.paper_figure import (
+        check_figure,
+        check_table,
+        write_figure,
+        write_table,
+    )
+    from fedsuite.results.verdict import verdict
 
     if figure is not None:
         check_figure(figure)
-    comparison = compare_runs(runs, evaluations, score, baseline)
-    for table in paired.tables(comparison):
-        print_table(table)
+    if table is not None:
+        check_table(table)
+    comparison = compare_runs(runs, evaluations, score, baseline, placebo or ())
+    for line in verdict(comparison).lines:
+        print_line(line)
+    for each in paired.tables(comparison):
+        print_table(each)
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
         paired.write(comparison, output)
@@ -358,6 +382,9 @@ def compare(
     if figure is not None:
         caption = write_figure(comparison, figure)
         print(f"figure: {figure} ({caption})")
+    if table is not None:
+        write_table(comparison, table)
+        print(f"table: {table}")
 
 
 @app.command()
@@ -366,14 +393,15 @@ def report(
     output: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("report.html"),
     evaluations: EvaluationsOption = 1,
     baseline: BaselineOption = None,
+    placebo: PlaceboOption = None,
     score: ScoreOption = "accuracy",
 ) -> None:
     """Write runs as one HTML file that needs no network; also of a run that goes on."""
     from fedsuite.results.compare import compare as compare_runs
     from fedsuite.results.report import write_report
 
-    options = evaluations, score, baseline
-    compares = len(runs) > 1 or options != (1, "accuracy", None)
+    options = evaluations, score, baseline, placebo or ()
+    compares = len(runs) > 1 or options != (1, "accuracy", None, ())
     write_report(runs, output, compare_runs(runs, *options) if compares else None)
     print(f"report: {output}")
 

@@ -4,10 +4,11 @@ Each message is one line: what is wrong, where, and what to do. The command line
 message without a traceback.
 """
 
+import difflib
 import re
 import signal
 import traceback
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 _LONGEST = 4_000
@@ -31,6 +32,13 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def nearest(name: object, names: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return the name that was probably meant, in whatever case; empty for none."""
+    by_lower = {known.lower(): known for known in names}
+    near = difflib.get_close_matches(str(name).lower(), by_lower, 1, cutoff)
+    return by_lower[near[0]] if near else ""
 
 
 def described(error: BaseException) -> str:

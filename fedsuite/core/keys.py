@@ -5,13 +5,12 @@ a partitioner's keys beside the partitioner. :mod:`fedsuite.experiment.experimen
 the declarations, checks experiments, and generates Flower's table in ``pyproject.toml``.
 """
 
-import difflib
 import math
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from fedsuite.core.errors import Refused
+from fedsuite.core.errors import Refused, nearest
 from fedsuite.core.plug_ins import Registry
 from fedsuite.core.search import Search
 from fedsuite.core.text import escape_taken
@@ -201,8 +200,8 @@ class Key:
         if isinstance(self.choices, Registry) and value in self.choices.elsewhere:
             assert isinstance(value, str)
             return Refused({self.name: value}, self.choices.elsewhere[value])
-        near = difflib.get_close_matches(str(value), self.choices, 1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
+        near = nearest(value, self.choices)
+        hint = f"did you mean {near!r}? " if near else ""
         return Refused({self.name: value}, f"{hint}expected {self.allowed()}")
 
     def _is_word(self, value: object) -> bool:

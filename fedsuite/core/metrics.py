@@ -154,6 +154,11 @@ class FairnessReport:
         return asdict(self)
 
 
+def same_tails(num_clients: int) -> bool:
+    """Return whether the worst 5 % of so many clients are the worst 10 %, as one or two."""
+    return num_clients > 0 and _tail(5, num_clients) == _tail(10, num_clients)
+
+
 def fairness_report(accuracies: ArrayLike, score: Score = ACCURACY) -> FairnessReport:
     """Return the fairness metrics of one accuracy, or other score, per client.
 

@@ -20,7 +20,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from types import TracebackType
@@ -129,8 +129,16 @@ def redraw() -> None:
         display.draw_if_due()
 
 
-def counted(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
-    """Return the items, and note how many have come at the innermost work under way."""
+def counted(
+    items: Iterable[Item],
+    total: int,
+    what: str,
+    size: Callable[[Item], int] = lambda item: 1,
+) -> Iterator[Item]:
+    """Return the items, and note how many have come at the innermost work under way.
+
+    ``size`` says as how many of the ``total`` an item counts.
+    """
     display = _current.get()
     if display is None:
         return iter(items)
@@ -138,7 +146,7 @@ def counted(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
 
     def count(item: Item) -> Item:
         nonlocal come
-        come += 1
+        come += size(item)
         display.note(f"{come} of {total} {what}")
         return item
 

@@ -1,11 +1,10 @@
 """The registry of methods: name, strategy, client and paper, one line per method."""
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 
-from fedsuite.core.errors import ConfigError
+from fedsuite.core.errors import ConfigError, nearest
 from fedsuite.core.keys import Value, toml_text
 from fedsuite.core.plug_ins import Registry, import_code, is_code
 
@@ -270,8 +269,8 @@ def find_method(name: str) -> Method:
     if name not in METHODS:
         if name in METHODS.elsewhere:
             raise ConfigError(METHODS.elsewhere[name])
-        near = difflib.get_close_matches(name, METHODS, 1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
+        near = nearest(name, METHODS)
+        hint = f"did you mean {near!r}? " if near else ""
         raise ConfigError(f"unknown method {name!r}: {hint}known: {', '.join(METHODS)}")
     return METHODS[name]
 

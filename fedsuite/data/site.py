@@ -14,14 +14,13 @@ test_fraction)``. The node checks and scales an adapter's data
 (:mod:`fedsuite.data.site_loading`).
 """
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 from fedsuite.core.column_scaling import LEAST_ROWS
-from fedsuite.core.errors import ConfigError
+from fedsuite.core.errors import ConfigError, nearest
 from fedsuite.core.keys import Value
 from fedsuite.core.text import escape_taken
 from fedsuite.data.federated import Split
@@ -118,9 +117,8 @@ def site_from_config(config: Mapping[str, Value]) -> Site:
     least_rows = LEAST_ROWS
     for key, value in config.items():
         if key not in _KEYS:
-            near = difflib.get_close_matches(key.replace("_", "-"), _KEYS, 1, cutoff=0.8)
-            if near:
-                raise ConfigError(f"node-config {key}: did you mean {near[0]!r}?")
+            if near := nearest(key.replace("_", "-"), _KEYS, cutoff=0.8):
+                raise ConfigError(f"node-config {key}: did you mean {near!r}?")
             continue
         if key == "least-rows":
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:

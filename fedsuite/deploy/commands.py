@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Federations across machines: keys and folders, SuperLink, SuperNodes, status.",
     no_args_is_help=True,
+    suggest_commands=False,
 )
 
 DaysOption = Annotated[int, typer.Option(min=1, help="Days that the certificate holds.")]
@@ -259,7 +260,7 @@ def local(
     """Rehearse a whole federation as processes of this machine."""
     from fedsuite.deploy.endings import resumable_rehearsal
     from fedsuite.deploy.rehearsal import rehearse
-    from fedsuite.engines.api import at_home
+    from fedsuite.engines.api import at_home, write_report_if_wanted
     from fedsuite.engines.staging import check_code
     from fedsuite.experiment.experiment import Experiment
 
@@ -277,6 +278,8 @@ def local(
     check_code(values)
     with resumable_rehearsal(values, nodes, output):
         rehearse(values, nodes, output, print_line)
+    run_folder = Path(str(values["output-dir"])) / str(values["run-name"])
+    write_report_if_wanted(values, [run_folder], run_folder)
 
 
 @app.command()

@@ -42,8 +42,10 @@ _NOISE = re.compile(
     r"Since flwr 1\.32|To change federation size|flwr federation simulation-config"
     r"|FutureWarning: Tip: In future versions of Ray|^\s*warnings\.warn\($"
     r"|Starting logstream for run_id|Manually terminating ClientAppActor|^INFO :$"
+    r"|Starting Flower Simulation|Federation `@|Start `flwr-serverapp` process"
+    r"|^Successfully installed \S+ to "
 )
-"""Useless lines that Flower and Ray always print."""
+"""Lines that Flower and Ray always print, and that nobody can act on."""
 
 _STARTED = re.compile(r"Successfully started run (\d+)")
 

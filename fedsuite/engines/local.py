@@ -23,7 +23,7 @@ from fedsuite.engines.grid import GridHere
 from fedsuite.engines.nodes import FIRST_NODE, node_context
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.run_settings import RunSettings
-from fedsuite.messages.records import failures_in
+from fedsuite.messages.records import failures_in, num_clients_in
 from fedsuite.messages.replies import Replies
 from fedsuite.results.layout import MANIFEST
 from fedsuite.results.writer import RunFolder
@@ -99,7 +99,8 @@ class LocalGrid(GridHere):
             round.
         """
         sent = list(messages)
-        answers = counted(self._answers(sent), len(sent), "replies")
+        asked = sum(map(_num_clients, sent))
+        answers = counted(self._answers(sent), asked, "replies", _num_clients)
         return Replies(_unless_alike(answers))
 
     def clients_per_message(self, asked: int, reply_bytes: int) -> int:
@@ -180,6 +181,10 @@ class PooledGrid(LocalGrid):
     @override
     def _answers_of_nodes(self, messages: Sequence[Message]) -> Iterator[Message]:
         return self._pool.answers(messages, self._answer_here)
+
+
+def _num_clients(message: Message) -> int:
+    return num_clients_in(message.content) if message.has_content() else 1
 
 
 def _unless_alike(replies: Iterator[Message]) -> Iterator[Message]:

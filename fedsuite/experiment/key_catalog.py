@@ -4,12 +4,11 @@ An experiment loads its own method alone: between machines every message is answ
 new process.
 """
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from fedsuite.core.errors import ConfigError
+from fedsuite.core.errors import ConfigError, nearest
 from fedsuite.core.keys import AUTO, Key, Value
 from fedsuite.core.plug_ins import Registry
 from fedsuite.core.registry import METHODS
@@ -184,8 +183,8 @@ def is_default(name: str, value: object) -> bool:
 
 def unknown_key(name: str) -> ConfigError:
     """Return the error for an undeclared key, with the nearest known one."""
-    near = difflib.get_close_matches(name.replace("_", "-"), known_keys(), 1, cutoff=0.5)
+    near = nearest(name.replace("_", "-"), known_keys(), cutoff=0.5)
     hint = "`fedsuite methods NAME --all` lists the keys"
     if near:
-        hint = f"did you mean {near[0]!r}?"
+        hint = f"did you mean {near!r}?"
     return ConfigError(f"unknown key {name!r}: {hint}", [name])

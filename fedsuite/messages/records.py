@@ -246,6 +246,16 @@ def failures_in(content: RecordDict) -> list[tuple[str, str]]:
     return failures
 
 
+def num_clients_in(content: RecordDict) -> int:
+    """Return how many clients a message asks, or a reply answers for."""
+    config = records_of(content, ConfigRecord).get(CONFIG)
+    asked = None if config is None else config.get(CLIENT_IDS)
+    if isinstance(asked, list):
+        return len(asked)
+    heads = {name.partition(".")[0] for name in content}
+    return sum(head.startswith("client-") for head in heads) or 1
+
+
 def pack_reply(reply: Reply) -> RecordDict:
     """Pack the reply of a node's only client."""
     content = RecordDict({name: to_record(a) for name, a in reply.arrays.items()})

@@ -6,14 +6,13 @@ declared here, so that they can be listed without importing torch; for the same 
 ``decompose`` and ``recompose`` are imported when they are first used.
 """
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fedsuite.core.errors import ConfigError
+from fedsuite.core.errors import ConfigError, nearest
 from fedsuite.core.keys import Value
 from fedsuite.core.plug_ins import Registry, import_code
 from fedsuite.core.rng import seeded, stream_seed
@@ -331,8 +330,8 @@ def _call(
 def model_spec(name: str) -> ModelSpec:
     """Return the entry of :data:`MODELS`, or raise :class:`ConfigError`."""
     if name not in MODELS:
-        nearest = difflib.get_close_matches(name, MODELS, n=1)
-        hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+        near = nearest(name, MODELS)
+        hint = f"; did you mean {near!r}?" if near else ""
         raise ConfigError(f"unknown model {name!r}: known are {', '.join(MODELS)}{hint}")
     return MODELS[name]
 

@@ -3,11 +3,10 @@
 This module needs no torch: experiments are checked and recorded without networks.
 """
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fedsuite.core.errors import ConfigError, Refused
+from fedsuite.core.errors import ConfigError, Refused, nearest
 from fedsuite.core.keys import Key, Value, plain_text
 from fedsuite.core.rng import numpy_stream
 from fedsuite.models import MODELS, model_spec
@@ -160,8 +159,8 @@ def _parse_settings(
         if not sign:
             raise ConfigError(f"{setting!r}: expected key=value")
         if option not in known:
-            near = difflib.get_close_matches(option, known, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            near = nearest(option, known)
+            hint = f"; did you mean {near!r}?" if near else ""
             allowed = ", ".join(known) or "none"
             raise ConfigError(f"{name} has no key {option!r}: it takes {allowed}{hint}")
         if option in options:

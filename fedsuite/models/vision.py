@@ -14,7 +14,6 @@ machine needs the file, or a way to download it.
 GoogLeNet and Inception have no auxiliary classifiers.
 """
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
-from fedsuite.core.errors import ConfigError
+from fedsuite.core.errors import ConfigError, nearest
 from fedsuite.models.head import names_of
 from fedsuite.models.pretrained import load_pretrained
 from fedsuite.models.shapes import Standardisation, image_shape
@@ -138,10 +137,10 @@ def torchvision_network(
 def _check_name(models: Any, name: str) -> None:
     known = models.list_models(module=models)
     if name not in known:
-        near = difflib.get_close_matches(name, known, 1, cutoff=0.0)
+        near = nearest(name, known, cutoff=0.0)
         raise ConfigError(
             f"key torchvision-model = {name!r}: no classification network of torchvision, "
-            f"the nearest is {near[0]!r}"
+            f"the nearest is {near!r}"
         )
 
 

@@ -4,13 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING
 
 from fedsuite.core.errors import RunError
 from fedsuite.core.files import atomic_write
-from fedsuite.core.metrics import fairness_report
-from fedsuite.core.tasks import ACCURACY as DECLARED_ACCURACY
-from fedsuite.core.tasks import score_of_column
+from fedsuite.core.metrics import fairness_report, same_tails
 from fedsuite.results.groups import SEED, Group, group_runs
 from fedsuite.results.likeness import (
     keys_that_differ,
@@ -19,15 +16,19 @@ from fedsuite.results.likeness import (
     seeds_text,
 )
 from fedsuite.results.reader import Run, Scores, load_run
-from fedsuite.results.tables import console_table, csv_table, markdown_table, markdown_text
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from fedsuite.results.score import ACCURACY, Score, score_of
+from fedsuite.results.tables import (
+    FittingTable,
+    console_table,
+    csv_table,
+    latex_table,
+    latex_text,
+    markdown_table,
+    markdown_text,
+)
 
 LAST = 10
 """Number of last evaluations in the column of their mean accuracy."""
-
-ACCURACY = "accuracy"
 
 COLUMNS = {
     "mean": "accuracy",
@@ -39,12 +40,8 @@ COLUMNS = {
 }
 """Headings of the metrics by name."""
 
-
-def headings(score: str) -> dict[str, str]:
-    """Return the headings of the metrics of a score's column by name."""
-    declared = score_of_column(score) or DECLARED_ACCURACY
-    return {**COLUMNS, "mean": declared.title}
-
+FIRST_TO_GO = ("best_5", "variance", "worst_5", "last")
+"""Metrics that a narrow terminal leaves out, in this order."""
 
 OVER_CLIENTS = tuple(name for name in COLUMNS if name != "last")
 """Metrics of one accuracy per client."""
@@ -126,9 +123,11 @@ class Comparison:
     baseline
         Label of the row that differences are from.
     score
-        Compared column of ``clients.jsonl``.
+        What is compared.
     keys
         Each key in which the experiments differ, with its value in each row.
+    placebos
+        Labels of the rows that can only differ from the baseline by chance.
     """
 
     rows: tuple[Row, ...]
@@ -136,8 +135,21 @@ class Comparison:
     groups: tuple[Group, ...]
     evaluations: int
     baseline: str
-    score: str = ACCURACY
+    score: Score = field(default_factory=score_of)
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    placebos: tuple[str, ...] = ()
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """Headings of the metrics of the tables, by name.
+
+        Where they are the worst 10 % too, the worst 5 % are left out.
+        """
+        alike = all(same_tails(row.num_clients) for row in self.rows)
+        names = {**COLUMNS, "mean": self.score.name}
+        return {
+            n: heading for n, heading in names.items() if not (alike and n == "worst_5")
+        }
 
     @property
     def legend(self) -> str:
@@ -147,21 +159,13 @@ class Comparison:
             if self.evaluations == 1
             else f"means of the last {self.evaluations} evaluations"
         )
-        what = "O" if self.score == ACCURACY else f"{self.score}, o"
-        declared = score_of_column(self.score) or DECLARED_ACCURACY
-        unit = "in per cent" if declared.factor > 1 else "in the unit of the target"
-        if declared is DECLARED_ACCURACY:
-            title, numbers = "accuracy", f"accuracies {unit}"
-        else:
-            title = declared.title
-            better = "more is better" if declared.higher else "less is better"
-            numbers = f"{title} {unit}, {better}"
         few = any(0 < row.num_clients <= 10 for row in self.rows)
         one = "Of ten clients or fewer the worst 10 % are one client. " * few
+        name = self.score.name
         return (
-            f"{what}ver clients, {when}, {numbers}; "
-            f"last {LAST}: mean {title} of the last {LAST} evaluations. "
-            f"{one}Spread: sample standard deviation over seeds."
+            f"{self.score.heading} over clients, {when}; last {LAST}: mean "
+            f"{name} of the last {LAST} evaluations. {one}"
+            "Spread: sample standard deviation over seeds."
         )
 
 
@@ -170,6 +174,7 @@ def compare(
     evaluations: int = 1,
     score: str = ACCURACY,
     baseline: str | None = None,
+    placebos: Sequence[str] = (),
 ) -> Comparison:
     """Return the comparison of runs' experiments, over seeds.
 
@@ -184,6 +189,8 @@ def compare(
         Accuracy to compare, a column of ``clients.jsonl`` such as ``whole_test_accuracy``.
     baseline
         Label of the experiment to subtract, pair by pair; None is the first.
+    placebos
+        Labels of experiments that can only differ from the baseline by chance.
 
     Raises
     ------
@@ -205,23 +212,48 @@ def compare(
         )
     labels = [row.label for row in rows]
     subtracted = labels[0] if baseline is None else baseline
-    if subtracted not in labels:
-        raise RunError(f"no experiment {subtracted!r}: there are {'; '.join(labels)}")
+    for label in (subtracted, *placebos):
+        if label not in labels:
+            raise RunError(f"no experiment {label!r}: there are {'; '.join(labels)}")
+    if subtracted in placebos:
+        raise RunError(f"{subtracted!r} is the baseline: a placebo is another experiment")
     warnings = repeated + _unfinished(groups) + _different_rounds(runs)
     warnings += partition_warnings(groups) + _left_out(rows)
     keys = keys_that_differ(groups)
-    return Comparison(rows, tuple(warnings), groups, evaluations, subtracted, score, keys)
+    return Comparison(
+        rows=rows,
+        warnings=tuple(warnings),
+        groups=groups,
+        evaluations=evaluations,
+        baseline=subtracted,
+        score=score_of(score),
+        keys=keys,
+        placebos=tuple(placebos),
+    )
 
 
-def tables(comparison: Comparison) -> list["Table"]:
+def tables(comparison: Comparison) -> list[FittingTable]:
     """Return the rows, and the keys that differ if any, as tables for a rich console."""
     notes = [comparison.legend, *(f"warning: {line}" for line in comparison.warnings)]
-    console_tables = [console_table(table_lines(comparison), notes)]
+    lines = table_lines(comparison)
+    console_tables = [console_table(lines, notes, drop=first_to_go(comparison))]
     if comparison.keys:
         lines = [["key that differs", "values, in the order of the rows above"]]
         lines += [[name, " | ".join(values)] for name, values in comparison.keys.items()]
         console_tables.append(console_table(lines, left=(0, 1)))
     return console_tables
+
+
+def first_to_go(comparison: Comparison) -> list[str]:
+    """Return the headings that a narrow terminal leaves out, the first one first."""
+    headings = comparison.columns
+    return [headings[name] for name in FIRST_TO_GO if name in headings]
+
+
+def to_latex(comparison: Comparison) -> str:
+    """Return the rows as a table of LaTeX, to be used with the package booktabs."""
+    table = latex_table(table_lines(comparison))
+    return f"% {latex_text(comparison.legend)}\n{table}"
 
 
 def to_markdown(comparison: Comparison) -> str:
@@ -349,8 +381,7 @@ def table_lines(comparison: Comparison) -> list[list[str]]:
     """Return the heading and the cells of the rows."""
     short = any(row.short for row in comparison.rows)
     heads = ["clients"] if short else []
-    columns = headings(comparison.score)
-    lines = [["experiment", "seeds", "rounds", *heads, *columns.values()]]
+    lines = [["experiment", "seeds", "rounds", *heads, *comparison.columns.values()]]
     for row in comparison.rows:
         fewest, most = row.num_rounds
         lines.append(
@@ -360,8 +391,8 @@ def table_lines(comparison: Comparison) -> list[list[str]]:
                 str(most) if fewest == most else f"{fewest} to {most}",
                 *([row.short.removesuffix(" clients") or "all"] if short else []),
                 *(
-                    "–" if number is None else str(number)
-                    for number in row.metrics.values()
+                    "–" if (number := row.metrics[name]) is None else str(number)
+                    for name in comparison.columns
                 ),
             ]
         )

@@ -7,17 +7,14 @@ time of rounds without their evaluation.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
-from fedsuite.core.errors import RunError
-from fedsuite.core.vectors import Vector
 from fedsuite.results.analysis_files import Cell, Output, Table, panels
-from fedsuite.results.groups import Group, group_runs
+from fedsuite.results.cost_curves import COSTS, Curve, cost_curve, known
+from fedsuite.results.groups import group_runs
 from fedsuite.results.plots import dress, escape_dollars, line_style
 from fedsuite.results.reader import Run, load_run
 
@@ -25,7 +22,6 @@ WHOLE_TEST = "evaluate_whole_test_accuracy"
 SHARES = (0.5, 0.75, 0.9, 1.0)
 """Default targets, as shares of the best accuracy that all experiments reach."""
 
-COSTS = ("MB up", "MB down", "seconds", "CPU s")
 TIMES = COSTS[2:]
 
 NOTE = (
@@ -35,82 +31,6 @@ NOTE = (
     "the clients, so of the local engine alone. Only times on one machine, under one load, "
     "can be compared."
 )
-
-
-@dataclass(frozen=True)
-class Curve:
-    """Accuracy and costs of an experiment, at the rounds that all seeds evaluated.
-
-    Parameters
-    ----------
-    accuracies
-        Means over seeds, fractions.
-    costs
-        Means over seeds of the sums until each of the rounds, by name in :data:`COSTS`; NaN
-        where a run does not say.
-    of_a_round
-        Medians of one round, by name in :data:`COSTS`.
-    """
-
-    label: str
-    rounds: NDArray[np.int64]
-    accuracies: Vector
-    costs: dict[str, Vector]
-    of_a_round: dict[str, float]
-
-    def cells(self, target: float) -> list[Cell]:
-        """Return the round at which a target (a fraction) is reached, and its costs."""
-        reached = np.flatnonzero(self.accuracies >= target)
-        if not reached.size:
-            return [None] * (1 + len(COSTS))
-        first = reached[0]
-        costs = [_known(self.costs[name][first]) for name in COSTS]
-        return [int(self.rounds[first]), *costs]
-
-
-def costs_of_rounds(run: Run) -> dict[str, Vector]:
-    """Return what each round of a run cost, by name in :data:`COSTS`; NaN is unknown."""
-
-    def column(name: str) -> Vector:
-        values = (row.get(name) for row in run.rounds)
-        return np.array([np.nan if v is None else v for v in values], dtype=np.float64)
-
-    local = run.experiment.get("engine") == "local"
-    return {
-        "MB up": column("bytes_up") / 1e6,
-        "MB down": column("bytes_down_train") / 1e6,
-        "seconds": column("seconds") - np.nan_to_num(column("seconds_evaluate")),
-        "CPU s": column("cpu_seconds") if local else np.full(len(run.rounds), np.nan),
-    }
-
-
-def cost_curve(group: Group, metric: str) -> Curve:
-    """Return an experiment's curve; RunError if its seeds have no accuracy in common."""
-    scores, sums, later = [], [], []
-    for run in group.runs:
-        rounds, accuracies = run.column(metric)
-        if not rounds.size:
-            raise RunError(
-                f"{run.path}: no column {metric} in its rounds: name another by --metric"
-            )
-        scores.append(dict(zip(rounds.tolist(), accuracies.tolist(), strict=True)))
-        costs = costs_of_rounds(run)
-        numbers = [row["round"] for row in run.rounds]
-        sums.append(
-            {n: dict(zip(numbers, c.cumsum(), strict=True)) for n, c in costs.items()}
-        )
-        # Data are read and models built in a run's first round.
-        later.append({n: c[1:] if len(c) > 1 else c for n, c in costs.items()})
-    common = sorted(set.intersection(*map(set, scores)))
-    if not common:
-        raise RunError(f"{group.label}: its seeds have no evaluated round in common")
-    return Curve(
-        group.label,
-        np.array(common),
-        np.mean([[own[r] for r in common] for own in scores], axis=0),
-        {n: np.mean([[own[n][r] for r in common] for own in sums], axis=0) for n in COSTS},
-        {n: float(np.median(np.concatenate([own[n] for own in later]))) for n in COSTS},
-    )
 
 
 def usual_metric(runs: Sequence[Run]) -> str:
@@ -136,7 +56,7 @@ def cost_table(curves: Sequence[Curve], targets: Sequence[float], metric: str) -
     cells: list[list[Cell]] = [
         [
             *(curve.label, round(100 * target, 3), *curve.cells(target)),
-            *(_known(curve.of_a_round[name]) for name in TIMES),
+            *(known(curve.of_a_round[name]) for name in TIMES),
         ]
         for target in targets
         for curve in curves
@@ -150,8 +70,7 @@ def cost_figure(curves: Sequence[Curve], metric: str) -> Figure:
     for index, curve in enumerate(curves):
         style = {**line_style(index), "marker": "o" if len(curve.rounds) <= 30 else ""}
         style |= {"markersize": 3, "label": escape_dollars(curve.label)}
-        megabytes = curve.costs["MB up"] + curve.costs["MB down"]
-        sent.plot(megabytes, 100 * curve.accuracies, **style)
+        sent.plot(curve.megabytes, 100 * curve.accuracies, **style)
         time.plot(curve.costs["seconds"], 100 * curve.accuracies, **style)
     sent.set_xscale("log")
     dress(sent, "Against traffic", "MB down and up, all clients", f"{metric} (%)")
@@ -188,7 +107,3 @@ def write_costs(
     targets = [each / 100 for each in percent] or common_targets(curves)
     files = Output.claim(output, "costs", overwrite=overwrite)
     files.write(cost_table(curves, targets, metric), cost_figure(curves, metric))
-
-
-def _known(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)

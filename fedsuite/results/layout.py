@@ -23,7 +23,8 @@ file                  contents
 ``checkpoints/``      what resuming needs
 ===================== ==============================================================
 
-The manifest of clients with different networks has three more entries: ``networks``
+The manifest has the clients' ``device``, and the ``parameters`` of their network. That of
+clients with different networks has three entries in place of the latter: ``networks``
 (entries of the key ``client-models``), ``network_parameters``, and ``client_networks`` (the
 index of each client's network). Accuracies are fractions. A number that is not finite
 stands as ``null``.

@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING
 
 from fedsuite.core.files import atomic_write
-from fedsuite.core.tasks import score_of_column
 from fedsuite.results import compare
-from fedsuite.results.compare import COLUMNS, Comparison, Row
-from fedsuite.results.tables import console_table, markdown_table, markdown_text
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from fedsuite.results.compare import COLUMNS, Comparison, Row, first_to_go
+from fedsuite.results.tables import (
+    FittingTable,
+    console_table,
+    markdown_table,
+    markdown_text,
+)
 
 LEVEL = 0.95
 
@@ -34,6 +34,8 @@ class Paired:
         Half of the 95 % t interval; None for one pair.
     num_positive
         Pairs with a difference above 0.
+    num_pairs
+        Pairs in all.
     corrected
         Half of the corrected resampled t interval of Nadeau and Bengio (2003), for runs
         that each draw their test rows from the same data; None where they do not.
@@ -42,7 +44,13 @@ class Paired:
     mean: float
     half_width: float | None
     num_positive: int
+    num_pairs: int
     corrected: float | None = None
+
+    @property
+    def half(self) -> float | None:
+        """Half of the interval that decides: the corrected one where there is one."""
+        return self.half_width if self.corrected is None else self.corrected
 
     @property
     def intervals(self) -> str:
@@ -90,15 +98,14 @@ def paired_differences(comparison: Comparison) -> tuple[Difference, ...]:
     )
 
 
-def tables(comparison: Comparison) -> list["Table"]:
+def tables(comparison: Comparison) -> list[FittingTable]:
     """Return tables of rows, differing keys and differences for a rich console."""
     differences = paired_differences(comparison)
     console_tables = compare.tables(comparison)
     if any(difference.num_pairs for difference in differences):
-        explained = legend(comparison.baseline, comparison.score)
-        console_tables.append(
-            console_table(table_lines(differences, comparison.score), [explained])
-        )
+        explained = legend(comparison)
+        lines, drop = table_lines(differences, comparison), first_to_go(comparison)
+        console_tables.append(console_table(lines, [explained], drop=drop))
     return console_tables
 
 
@@ -109,16 +116,14 @@ def write(comparison: Comparison, folder: Path) -> None:
     path = folder / "differences.md"
     path.unlink(missing_ok=True)
     if any(difference.num_pairs for difference in differences):
-        text = to_markdown(differences, comparison.baseline, comparison.score)
+        text = to_markdown(differences, comparison)
         atomic_write(path, text.encode())
 
 
-def to_markdown(
-    differences: tuple[Difference, ...], baseline: str, score: str = compare.ACCURACY
-) -> str:
+def to_markdown(differences: tuple[Difference, ...], comparison: Comparison) -> str:
     """Return the differences as a Markdown table."""
-    lines = markdown_table(table_lines(differences, score))
-    return f"{lines}\n{markdown_text(legend(baseline, score))}\n"
+    table = markdown_table(table_lines(differences, comparison))
+    return f"{table}\n{markdown_text(legend(comparison))}\n"
 
 
 def _difference(row: Row, baseline: Row) -> Difference:
@@ -165,27 +170,27 @@ def paired(numbers: Sequence[float], test_share: float = 0.0) -> Paired:
         half = scale / count**0.5
         if test_share:
             corrected = scale * (1 / count + test_share) ** 0.5
-    return Paired(fmean(numbers), half, sum(n > 0 for n in numbers), corrected)
+    return Paired(fmean(numbers), half, sum(n > 0 for n in numbers), count, corrected)
 
 
-def legend(baseline: str, score: str = compare.ACCURACY) -> str:
-    """Return the explanation of the differences of a score's column."""
-    declared = score_of_column(score)
-    falls = declared is not None and not declared.higher
-    return ("Below 0 is better. " if falls else "") + (
-        f"Minus {baseline}, pair by pair of the same seed and partition: mean of the "
-        "differences, their 95 % t interval where there are two pairs or more, and in how "
+def legend(comparison: Comparison) -> str:
+    """Return the explanation of the differences."""
+    falls = "" if comparison.score.higher_is_better else "Below 0 is better. "
+    return falls + (
+        f"Minus {comparison.baseline}, pair by pair of the same seed and partition: mean of "
+        "the differences, their 95 % t interval where there are two pairs or more, and in how "
         "many pairs they are above 0. Where each seed drew its own test rows, the "
         "corrected interval (Nadeau and Bengio) allows for the rows that splits share."
     )
 
 
 def table_lines(
-    differences: tuple[Difference, ...], score: str = compare.ACCURACY
+    differences: tuple[Difference, ...], comparison: Comparison
 ) -> list[list[str]]:
-    """Return the heading and the cells of the differences of a score's column."""
-    lines = [["experiment", "pairs", *compare.headings(score).values()]]
+    """Return the heading and the cells of the differences."""
+    lines = [["experiment", "pairs", *comparison.columns.values()]]
     for difference in differences:
-        numbers = ["–" if n is None else str(n) for n in difference.metrics.values()]
+        cells = (difference.metrics[name] for name in comparison.columns)
+        numbers = ["–" if n is None else str(n) for n in cells]
         lines.append([difference.label, str(difference.num_pairs), *numbers])
     return lines

@@ -1,4 +1,4 @@
-"""The figure of a comparison for a paper: its curves, as PDF or SVG."""
+"""A comparison for a paper: its curves as PDF or SVG, and its table as LaTeX."""
 
 import io
 import textwrap
@@ -10,10 +10,11 @@ from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.core.extras import naming_extras
 from fedsuite.core.files import atomic_write, make_folder
 from fedsuite.core.metrics import fairness_report
-from fedsuite.results.compare import ACCURACY, Comparison
+from fedsuite.results.compare import Comparison, to_latex
 from fedsuite.results.panels import PANELS, Curve, Panel, by_seed, client_curves
-from fedsuite.results.plots import dress, line_style
+from fedsuite.results.plots import band_edges, dress, line_style
 from fedsuite.results.reader import Run
+from fedsuite.results.score import ACCURACY, Score
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,6 +32,8 @@ STYLE: Any = {
     # A dollar sign in a label begins no mathematics.
     "text.parse_math": False,
 }
+
+BAND = "sample standard deviation over seeds"
 
 NO_DATES: Mapping[str, Mapping[str, None]] = {
     ".pdf": {"CreationDate": None},
@@ -66,9 +69,20 @@ def write_figure(comparison: Comparison, path: Path) -> str:
         figure.savefig(content, format=suffix[1:], metadata=dict(NO_DATES[suffix]))
     make_folder(path.parent)
     atomic_write(path, content.getvalue())
-    seeds = {len(group.runs) for group in comparison.groups}
-    spread = "" if seeds == {1} else "; bands: sample standard deviation over seeds"
+    spread = f"; bands: {BAND}" if _has_bands(comparison) else ""
     return f"means over clients, each counting once{spread}"
+
+
+def check_table(path: Path) -> None:
+    """Refuse a path of no LaTeX file; ConfigError."""
+    if path.suffix.lower() != ".tex":
+        raise ConfigError(f"--table {path}: expected a file that ends in .tex")
+
+
+def write_table(comparison: Comparison, path: Path) -> None:
+    """Write a comparison's table as LaTeX."""
+    make_folder(path.parent)
+    atomic_write(path, to_latex(comparison).encode())
 
 
 def curves_figure(comparison: Comparison) -> "Figure":
@@ -77,6 +91,7 @@ def curves_figure(comparison: Comparison) -> "Figure":
     The first two panels are of the comparison's score. RunError if there is no data.
     """
     from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
 
     curves = [
         [_curves(run, comparison.score) for run in group.runs]
@@ -93,32 +108,42 @@ def curves_figure(comparison: Comparison) -> "Figure":
     for axes, panel in zip(grid.flat, panels, strict=False):
         for index, group in enumerate(curves):
             _draw(axes, group, panel, index)
-        own = comparison.score != ACCURACY and panel.key.startswith("accuracy")
-        label = f"{comparison.score.replace('_', ' ')} (%)" if own else panel.label
+        own = panel.key.startswith("accuracy")
+        label = comparison.score.label if own else panel.label
         dress(axes, panel.title, "round", label)
         axes.title.set_fontsize(STYLE["font.size"])
         axes.xaxis.get_major_locator().set_params(integer=True)
     for axes in grid.flat[len(panels) :]:
         axes.remove()
+    handles: list[Any] = []
+    labels: list[str] = []
     if len(curves) > 1:
         # All experiments, even those that a panel lacks: the legend is the whole figure's.
         handles = [
             grid.flat[0].plot([], [], **line_style(i))[0] for i in range(len(curves))
         ]
         labels = [textwrap.fill(g.label, 45 * columns) for g in comparison.groups]
+    if _has_bands(comparison):
+        handles.append(Patch(color="0.5", alpha=0.3, lw=0))
+        labels.append(BAND)
+    if handles:
         several = max(1, 60 * columns // (8 + max(map(len, labels))))
         options: dict[str, Any] = {"ncols": several, "frameon": False}
         figure.legend(handles, labels, loc="outside lower center", **options)
     return figure
 
 
-def _curves(run: Run, score: str) -> dict[str, Curve]:
+def _has_bands(comparison: Comparison) -> bool:
+    return any(len(group.runs) > 1 for group in comparison.groups)
+
+
+def _curves(run: Run, score: Score) -> dict[str, Curve]:
     """Return the curves of all panels; the accuracies over clients are of ``score``."""
     curves = client_curves(run, PANELS)
-    if score != ACCURACY:
+    if score.column != ACCURACY:
         reports = {
             scores.server_round: fairness_report(scores.percent)
-            for scores in run.scores(score, last=max(len(run.rounds), 1))
+            for scores in run.scores(score.column, last=max(len(run.rounds), 1))
             if scores.of
         }
         curves["accuracy_mean"] = {r: one.mean / 100 for r, one in reports.items()}
@@ -135,7 +160,7 @@ def _draw(
         rounds, values = by_seed(curves, key)
         if not rounds:
             continue
-        mean = panel.scale * values.mean(axis=0)
+        mean, low, high = band_edges(values, panel.scale)
         marker: dict[str, Any] = {"marker": "o"} if len(rounds) <= 30 else {}
         if key == panel.beside:
             dotted = {"linestyle": ":", "linewidth": 1.0, "markerfacecolor": "white"}
@@ -143,6 +168,4 @@ def _draw(
             continue
         axes.plot(rounds, mean, **style, **marker)
         if len(values) > 1:
-            std = panel.scale * values.std(axis=0, ddof=1)
-            low, high = mean - std, mean + std
             axes.fill_between(rounds, low, high, color=style["color"], alpha=0.2, lw=0)

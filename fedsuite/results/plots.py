@@ -8,6 +8,9 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedsuite.core.errors import one_line
 from fedsuite.core.files import atomic_write
 
@@ -30,6 +33,25 @@ def dress(axes: "Axes", title: str, x_label: str, y_label: str) -> None:
     axes.grid(color="0.88", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def band_edges(
+    values: NDArray[np.float64], scale: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Return mean, and mean minus and plus the sample standard deviation, over seeds.
+
+    Parameters
+    ----------
+    values
+        Shape (seeds, rounds).
+    scale
+        What they are multiplied by. 100 makes per cent of fractions, and no edge leaves 0
+        to 100.
+    """
+    mean = scale * values.mean(axis=0)
+    std = scale * values.std(axis=0, ddof=1) if len(values) > 1 else np.zeros_like(mean)
+    least, most = (0.0, 100.0) if scale == 100 else (-np.inf, np.inf)
+    return mean, np.clip(mean - std, least, most), np.clip(mean + std, least, most)
 
 
 def line_style(index: int) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from fedsuite.core.errors import RunError, one_line
 from fedsuite.core.keys import AUTO
-from fedsuite.core.metrics import FairnessReport, fairness_report
+from fedsuite.core.metrics import FairnessReport, fairness_report, same_tails
 from fedsuite.core.reading import bounded, read_arrays
 from fedsuite.core.tasks import ACCURACY, CLASSIFICATION, SCORES, TASKS, Score
 from fedsuite.data import DATASETS
@@ -263,6 +263,8 @@ def render_report(report: FairnessReport, short: str = "") -> str:
     table.add_column("unit")
     values = report.as_dict()
     for label, name, unit in _ROWS:
+        if name.endswith("_5") and same_tails(report.num_clients):
+            continue
         digits = 2 if unit else 4
         table.add_row(label, f"{values[name]:.{digits}f}", unit)
     return _text(table)

@@ -6,11 +6,10 @@ evaluation and the rounds' settings, and a ``ServerApp(server_fn=...)`` calls it
 and the server of such an app cannot run a strategy.
 """
 
-import difflib
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from fedsuite.core.errors import ConfigError
+from fedsuite.core.errors import ConfigError, nearest
 
 _LEAVE = "leave it out: "
 _EVALUATE = "start(evaluate_fn=...), which is given the round and an ArrayRecord"
@@ -157,8 +156,8 @@ def check_keywords(strategy: str, known: Collection[str], given: Collection[str]
                 f"{strategy} has no keyword {name}, which is of Flower's legacy "
                 f"strategies: {_written(KEYWORDS[name])}"
             )
-        near = difflib.get_close_matches(name, known, 1)
-        hint = f"did you mean {near[0]}?" if near else f"help({strategy}) lists them"
+        near = nearest(name, known)
+        hint = f"did you mean {near}?" if near else f"help({strategy}) lists them"
         raise KeywordError(f"{strategy} has no keyword {name}: {hint}")
 
 

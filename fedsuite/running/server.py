@@ -39,7 +39,6 @@ from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.messages import decomposition
 from fedsuite.messages.array_records import to_record
 from fedsuite.messages.records import Arrays
-from fedsuite.models.server_networks import ServerNetworks
 from fedsuite.results.layout import (
     EXPERIMENT,
     FEDERATION,
@@ -58,6 +57,7 @@ from fedsuite.rounds.exchange_layer import ExchangeLayer
 from fedsuite.rounds.release_ledger import ReleaseLedger
 from fedsuite.rounds.strategy import FederatedStrategy
 from fedsuite.running.collusion import with_liars
+from fedsuite.running.description import run_facts, starting_line
 from fedsuite.running.outcome import untrained
 from fedsuite.running.server_parts import ServerParts, initial_arrays, server_parts
 from fedsuite.running.site_tables import ask_for_statistics
@@ -178,6 +178,7 @@ def _run_experiment(
     if isinstance(data, SiteFederation):
         data.told_scaling = lambda: strategy.directory.column_means.scaling
     initial = initial_arrays(experiment, model, parts)
+    facts = run_facts(experiment, model, parts.networks)
     checkpoint: Checkpoint | None = None
     # All that may be refused is known: from here on the folder changes.
     if goes_on:
@@ -185,7 +186,8 @@ def _run_experiment(
         last = checkpoint.server_round if checkpoint else 0
         write(f"resuming {folder} after round {last}")
     else:
-        run_folder = _new_folder(folder, experiment, data, parts.networks, flwr_run_id)
+        run_folder = _new_folder(folder, experiment, data, facts, flwr_run_id)
+    write(starting_line(experiment, facts))
     try:
         if goes_on:
             # The run may have another number of rounds now, or lie elsewhere.
@@ -387,7 +389,7 @@ def _new_folder(
     folder: Path,
     experiment: Experiment,
     data: FederatedData,
-    networks: ServerNetworks | None,
+    facts: Mapping[str, Any],
     flwr_run_id: int | None,
 ) -> RunFolder:
     manifest: dict[str, Any] = {
@@ -401,13 +403,10 @@ def _new_folder(
         "experiment_fingerprint": experiment.fingerprint,
         "flwr_run_id": flwr_run_id,
         OWN_CODE: fingerprint(experiment.values),
+        **facts,
     }
     if federation := os.environ.get(FEDERATION_VARIABLE):
         manifest[FEDERATION] = federation
-    if networks is not None and experiment["client-models"]:
-        manifest["networks"] = networks.networks.labels
-        manifest["network_parameters"] = networks.num_parameters
-        manifest["client_networks"] = networks.networks.of_client
     run_folder = RunFolder.create(folder, experiment.values, manifest)
     if experiment["sites"]:
         return run_folder

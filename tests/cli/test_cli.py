@@ -51,6 +51,13 @@ def test_run_resume_and_compare(command, small):
     )
     assert (code, err) == (0, "")
     assert "round 2 of 2" in out
+    # What runs is said before it runs.
+    line = (
+        "FedAvg on digits, 4 clients, 2 rounds, linear of 650 parameters, local engine, cpu"
+    )
+    assert out.splitlines()[0] == line
+    manifest = json.loads(Path("runs/one/manifest.json").read_text())
+    assert (manifest["device"], manifest["parameters"]) == ("cpu", 650)
     assert "worst 10 %" in out
     assert f"run folder: {Path('runs/one').absolute()}" in out
     code, out, _ = command("resume", "runs/one", "--num-rounds", 3)
@@ -72,6 +79,14 @@ def test_run_resume_and_compare(command, small):
     assert code == 0
     assert "figure: new/a.pdf (means over clients, each counting once" in out
     assert Path("new/a.pdf").read_bytes().startswith(b"%PDF")
+    first = ("compare", "runs/one", "runs/three", "--table", "new/a.tex")
+    code, out, _ = command(*first, "--placebo", "fedavg")
+    assert code == 1
+    code, out, _ = command(*first)
+    assert code == 0
+    # The answer comes before the tables.
+    assert out.startswith("fedavg on digits, 4 clients: mean accuracy ")
+    assert Path("new/a.tex").read_text().splitlines()[-1] == r"\end{tabular}"
     code, _, err = command("compare", "runs/one", "--figure", "a.png")
     assert code == 1
     assert "--figure a.png: expected a file that ends in .pdf or .svg" in err
@@ -163,6 +178,15 @@ def test_doctor_fails_when_something_is_missing(command, monkeypatch):
     assert "install torch" in out
 
 
+@pytest.mark.parametrize(
+    "words", [("methds",), ("analyse", "cost"), ("deploy", "stats"), ("run", "--sed", "1")]
+)
+def test_a_suggestion_comes_once(command, words):
+    code, _, err = command(*words)
+    assert code == 2
+    assert err.lower().count("did you mean") == 1
+
+
 @pytest.mark.parametrize("name", ["run", "resume", "partition", "compare", "sweep"])
 def test_every_command_has_help(command, name):
     code, out, _ = command(name, "--help")
@@ -176,6 +200,7 @@ CONFIGURATION = {
     "num-rounds=0": "key num-rounds = 0: expected a whole number >= 1",
     "num-rounds": "'num-rounds': expected key=value",
     "method=fedprocks": "key method = 'fedprocks': did you mean 'fedprox'?",
+    "dataset=MNIST": "key dataset = 'MNIST': did you mean 'mnist'?",
     "dataset=digit": "key dataset = 'digit': did you mean 'digits'?",
     "partitioner=dirichelt": "key partitioner = 'dirichelt': did you mean 'dirichlet'?",
     "model=resnet-19": "key model = 'resnet-19': did you mean 'resnet18'?",

@@ -54,6 +54,10 @@ def test_a_rehearsal_keeps_client_states_for_a_resumed_run(
     monkeypatch.chdir(tmp_path)
     given = []
     monkeypatch.setattr(rehearsal, "rehearse", lambda *words: given.append(words))
+    reported = []
+    monkeypatch.setattr(
+        "fedsuite.engines.api.write_report_if_wanted", lambda *words: reported.append(words)
+    )
     file = tmp_path / "e.toml"
     write_experiment(file)
     words = ["--output", str(tmp_path / "fed")] if kept else []
@@ -61,6 +65,9 @@ def test_a_rehearsal_keeps_client_states_for_a_resumed_run(
     assert RUNNER.invoke(app, words).exit_code == 0
     ((values, nodes, folder, _),) = given
     assert nodes == 3
+    ((wanted, (run,), place),) = reported
+    assert wanted["report"] is values["report"]
+    assert run == place == tmp_path / "runs" / str(values["run-name"])
     if kept:
         assert folder == tmp_path / "fed" and values["state-dir"] == "auto"
     else:

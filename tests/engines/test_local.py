@@ -147,3 +147,22 @@ def test_numbers_of_pushed_messages_stand_in_their_order_whatever_that_of_replie
         pushed = grid.push_messages(ask(grid, [1002, 1000, 1001]))
         replies = grid.pull_messages(pushed)
     assert [reply.metadata.src_node_id for reply in replies] == [1002, 1000, 1001]
+
+
+def test_progress_counts_clients_and_not_the_messages_that_ask_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Ten clients on one node are asked by one message: 1 of 1 would be no news."""
+    told = []
+
+    def noting(items: Any, total: int, what: str, size: Any) -> Any:
+        for item in items:
+            told.append((size(item), total, what))
+            yield item
+
+    monkeypatch.setattr("fedsuite.engines.local.counted", noting)
+    experiment = digits_experiment(
+        num_rounds=1, num_clients=10, **{"output-dir": str(tmp_path)}
+    )
+    run_local(experiment, tmp_path / "run", num_supernodes=1)
+    assert (10, 10, "replies") in told

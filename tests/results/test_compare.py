@@ -7,16 +7,20 @@ import pytest
 from rich.console import Console
 
 from fedsuite.core.errors import RunError
+from fedsuite.core.metrics import fairness_report
 from fedsuite.experiment.key_catalog import local_keys
 from fedsuite.results.compare import (
+    by_seed_csv,
     compare,
     tables,
+    to_latex,
     to_markdown,
     write_comparison,
 )
 from fedsuite.results.groups import group_runs
 from fedsuite.results.likeness import seeds_text
 from fedsuite.results.reader import load_run
+from fedsuite.results.summary import render_report
 from tests.results.made_runs import make_run
 
 
@@ -316,6 +320,54 @@ def test_a_narrow_table_does_not_cut_labels_off(comparison):
     assert "…" not in console.file.getvalue()
 
 
+def test_a_narrow_table_leaves_columns_out_and_breaks_neither_words_nor_numbers(make):
+    """Six columns of a number with its spread take 120 columns."""
+    paths = [
+        make([[0.123] * 5 + [0.9] * 15], seed=seed, method=method)
+        for method in ("standalone-adam", "fedavg")
+        for seed in (0, 1)
+    ]
+    texts = {}
+    for width in (80, 200):
+        console = Console(width=width, file=io.StringIO())
+        console.print(tables(compare(paths))[0])
+        texts[width] = console.file.getvalue()
+    lines = texts[80].splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    rows = [[cell.strip() for cell in line.split("│")][1:-1] for line in lines]
+    (row,) = [row for row in rows if row[:1] == ["standalone-adam"]]
+    assert row[1:4] == ["0, 1", "1", "70.58 ± 0.00"]
+    note = " ".join(texts[80].split())
+    assert "Left out, for lack of width: best 5 %, variance" in note
+    assert "Left out" not in texts[200]
+    assert "best 5 %" in texts[200]
+
+
+@pytest.mark.parametrize(("num_clients", "there"), [(10, False), (11, True), (20, True)])
+def test_the_worst_twentieth_is_left_out_where_it_is_the_worst_tenth(
+    tmp_path, num_clients, there
+):
+    accuracies = [[0.1 * (k % 10) for k in range(num_clients)]]
+    make_run(tmp_path / "a", accuracies=accuracies, num_clients=num_clients)
+    run = tmp_path / "a"
+    assert ("worst 5 %" in to_markdown(compare([run]))) is there
+    text = render_report(fairness_report([50.0] * num_clients))
+    assert ("worst 5 %" in text) is there
+    assert "worst 10 %" in text
+    assert by_seed_csv(compare([run])).startswith("label,seed,mean,worst_5,worst_10,")
+
+
+def test_a_table_for_a_paper(make):
+    """A reader's label may hold what LaTeX takes for commands."""
+    comparison = compare([make(note="50%_$a\\b"), make([[0.2, 0.4]], note="c")])
+    lines = to_latex(comparison).splitlines()
+    assert lines[0].startswith("% Accuracy (\\%) over clients")
+    assert lines[1] == r"\begin{tabular}{lrrrrrrrr}"
+    assert lines[4] == r"\midrule"
+    assert lines[5].startswith(r"fedavg, note=50\%\_\$a\textbackslash{}b & 0 & 1 & 60.00 &")
+    assert lines[-2:] == [r"\bottomrule", r"\end{tabular}"]
+
+
 def test_table_ends_with_the_warnings(make):
     console = Console(width=160, file=io.StringIO())
     console.print(tables(compare([make(status="failed")]))[0])
@@ -347,8 +399,9 @@ def test_another_accuracy_may_be_compared(make):
     assert row.metrics["mean"].mean == pytest.approx(30)
     assert row.metrics["worst_10"].mean == pytest.approx(25)
     assert row.metrics["last"].mean == pytest.approx(22.5)
-    assert comparison.legend.startswith("whole_test_accuracy, over clients")
-    assert compare([path]).legend.startswith("Over clients")
+    assert comparison.legend.startswith("Whole test accuracy (%) over clients")
+    assert comparison.columns["mean"] == "whole test accuracy"
+    assert compare([path]).legend.startswith("Accuracy (%) over clients")
 
 
 def test_an_accuracy_that_no_run_has(make):

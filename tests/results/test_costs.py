@@ -3,11 +3,10 @@
 import pytest
 
 from fedsuite.core.errors import RunError
+from fedsuite.results.cost_curves import cost_curve, costs_of_rounds
 from fedsuite.results.costs import (
     common_targets,
-    cost_curve,
     cost_figure,
-    costs_of_rounds,
     usual_metric,
 )
 from fedsuite.results.groups import group_runs

@@ -12,7 +12,14 @@ from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.core.extras import MissingExtraError
 from fedsuite.results.compare import compare
 from fedsuite.results.groups import group_runs
-from fedsuite.results.paper_figure import STYLE, check_figure, curves_figure, write_figure
+from fedsuite.results.paper_figure import (
+    BAND,
+    STYLE,
+    check_figure,
+    check_table,
+    curves_figure,
+    write_figure,
+)
 from fedsuite.results.reader import load_run
 from fedsuite.results.report.figures import curve_figures
 from tests.results.made_runs import make_run
@@ -142,10 +149,29 @@ def test_seeds_make_a_mean_and_a_band_over_common_rounds(tmp_path):
     low, high = np.array([[30, 60]] * 2) + np.array([[-1], [1]]) * [200**0.5, 800**0.5]
     heights = band.get_paths()[0].vertices[:, 1]
     assert set(np.round(heights, 6)) == set(np.round([*low, *high], 6))
+    assert legend_texts(curves_figure(compare(paths))) == [BAND]
     caption = write_figure(compare(paths), tmp_path / "two.svg")
     assert caption.endswith("bands: sample standard deviation over seeds")
     caption = write_figure(compare(paths[:1]), tmp_path / "one.svg")
     assert caption == "means over clients, each counting once"
+
+
+def test_no_band_of_an_accuracy_leaves_0_to_100(tmp_path):
+    """Of 0 and 100 per cent the mean is 50 and the deviation 70.7."""
+    paths = [
+        made(tmp_path / str(seed), experiment={"seed": seed}, accuracies=((value,),) * 2)
+        for seed, value in enumerate((0.0, 1.0))
+    ]
+    (band,) = bands(curves_figure(compare(paths)).axes[0])
+    assert set(band.get_paths()[0].vertices[:, 1]) == {0, 100}
+    figure = curve_figures(group_runs([load_run(path) for path in paths]))[0]
+    edges = {y for trace in figure.data if not trace["line"]["width"] for y in trace["y"]}
+    assert edges == {0, 100}
+    loss = next(
+        axes for axes in curves_figure(compare(paths)).axes if "loss" in axes.get_ylabel()
+    )
+    (band,) = bands(loss)
+    assert min(band.get_paths()[0].vertices[:, 1]) < 0
 
 
 def test_the_accuracy_that_is_compared_is_drawn(tmp_path):
@@ -212,6 +238,8 @@ def test_what_cannot_be_written_is_said_first(monkeypatch, tmp_path):
     with pytest.raises(ConfigError) as caught:
         check_figure(tmp_path / "a.png")
     assert str(caught.value).endswith("a.png: expected a file that ends in .pdf or .svg")
+    with pytest.raises(ConfigError, match=r"expected a file that ends in \.tex"):
+        check_table(tmp_path / "a.pdf")
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(MissingExtraError, match=r"needs matplotlib: pip install 'matplo"):
         check_figure(tmp_path / "a.pdf")

@@ -90,7 +90,9 @@ def test_differences_are_written_where_there_are_pairs_alone(comparison, tmp_pat
     assert len(tables(comparison)) == 3
     write(minus(comparison, "fedprox"), folder)
     text = (folder / "differences.md").read_text()
-    assert text == to_markdown(paired_differences(minus(comparison, "fedprox")), "fedprox")
+    assert text == to_markdown(
+        paired_differences(other := minus(comparison, "fedprox")), other
+    )
     apart = [tmp_path / "fedavg-2", tmp_path / "fedprox-3"]
     assert len(tables(compare(apart))) == 2
     write(compare(apart), folder)
@@ -104,12 +106,12 @@ def test_sign_turns_with_the_baseline(comparison):
 
 
 def test_markdown(comparison):
-    lines = to_markdown(paired_differences(comparison), "fedavg").splitlines()
+    lines = to_markdown(paired_differences(comparison), comparison).splitlines()
     assert lines[2].startswith("| fedprox | 2 | +3.00 [-9.71, +15.71] (2) | +3.00 [")
     assert lines[3].startswith("| fedsgd | 1 | – |")
     assert "Minus fedavg, pair by pair" in lines[-1]
-    other = paired_differences(minus(comparison, "fedprox"))
-    lines = to_markdown(other, "fedprox").splitlines()
+    other = minus(comparison, "fedprox")
+    lines = to_markdown(paired_differences(other), other).splitlines()
     assert lines[2].startswith("| fedavg | 2 | -3.00 [-15.71, +9.71] (0) |")
 
 

@@ -149,7 +149,7 @@ def test_a_run_writes_its_report_and_repeats_it_to_the_byte(tmp_path):
     values = {**SMALL, "output-dir": str(tmp_path), "run-name": "one", "report": True}
     run = fedsuite.run(values)
     written = (run.path / "report.html").read_text()
-    assert all(f'id="{name}"' in written for name in ("what", "curves", "clients", "time"))
+    assert all(f'id="{name}"' in written for name in ("what", "curves", "clients", "costs"))
     write_report([run.path], tmp_path / "again.html")
     assert (tmp_path / "again.html").read_text() == written
     assert json.loads((run.path / "manifest.json").read_text())["machine"]["cores"]

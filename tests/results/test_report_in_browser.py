@@ -143,6 +143,73 @@ def test_clients_are_sorted_by_mouse_and_by_keyboard(page: Page, report: Path) -
     assert page.ask(f"{heading}.getAttribute('aria-sort')") == "ascending"
 
 
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report of two experiments of three seeds, of which one is ahead."""
+    folder = tmp_path_factory.mktemp("comparison")
+    paths = []
+    for seed in range(3):
+        for gain, method in enumerate(("fedavg", "fedprox")):
+            curves = learning_curves(ROUNDS, CLIENTS, seed=seed) * (0.8 + 0.1 * gain)
+            path = folder / f"{method}{seed}"
+            experiment = {"method": method, "seed": seed, "model": "linear"}
+            make_run(path, experiment=experiment, accuracies=tuple(curves.tolist()))
+            paths.append(path)
+    write_report(paths, folder / "report.html")
+    return folder / "report.html"
+
+
+@pytest.mark.parametrize("width", [1400, 800, 400])
+def test_a_comparison_answers_first_and_every_table_sorts(
+    page: Page, comparison: Path, width: int
+) -> None:
+    page.look(width, scheme="dark")
+    page.open(comparison)
+    assert page.ask("document.querySelector('h1').textContent").startswith(
+        "fedprox is ahead of fedavg by "
+    )
+    assert page.ask("document.querySelector('section').id") == "compare"
+    draw_all(page)
+    assert page.complaints == []
+    inner = "document.documentElement.clientWidth"
+    assert page.ask(f"document.documentElement.scrollWidth <= {inner}")
+    tables: int = page.ask("document.querySelectorAll('table').length")
+    assert tables >= 4
+    for index in range(tables):
+        heading = f"document.querySelectorAll('table')[{index}].querySelector('th')"
+        page.ask(f"{heading}.querySelector('button').click()")
+        assert page.ask(f"{heading}.getAttribute('aria-sort')") == "ascending"
+
+
+def test_curves_are_smoothed_and_have_a_logarithmic_axis(
+    page: Page, comparison: Path
+) -> None:
+    page.look(1200)
+    page.open(comparison)
+    page.show(CURVES)
+    page.wait(f"document.querySelector('{CURVES}').dataset.drawn === 'yes'")
+    last = f"document.querySelector('{CURVES}').data[0].y.slice(-1)[0]"
+    plain = page.ask(last)
+    set_to = "(() => {{ const c = document.getElementById('{}'); c.{} = {};"
+    set_to += "c.dispatchEvent(new Event('input')); }})()"
+    page.ask(set_to.format("smoothing", "value", "0.9"))
+    page.wait(f"{last} < {plain} - 1")
+    page.ask(set_to.format("smoothing", "value", "0"))
+    page.wait(f"{last} === {plain}")
+    page.ask(set_to.format("logarithmic", "checked", "true"))
+    page.wait(f"document.querySelector('{CURVES}').layout.yaxis.type === 'log'")
+
+
+def test_paper_has_black_letters_in_dark_mode_too(page: Page, comparison: Path) -> None:
+    page.look(1200, scheme="dark")
+    page.open(comparison)
+    page.ask("dispatchEvent(new Event('beforeprint'))")
+    page.wait("[...document.querySelectorAll('.plot')].every((p) => p.dataset.drawn)")
+    ink = "document.querySelector('.plot').layout.font.color"
+    page.wait(f"{ink} === '#000000'")
+    assert page.ask("[...document.querySelectorAll('details')].every((d) => d.open)")
+
+
 def test_a_long_run_of_many_clients_is_a_small_file(page: Page, tmp_path: Path) -> None:
     """The lines of 300 clients and 400 rounds take 16 MB; 1,000 and 2,000 take minutes."""
     accuracies = learning_curves(400, 300).tolist()

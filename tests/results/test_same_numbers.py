@@ -184,7 +184,7 @@ def test_all_that_is_made_of_a_run_says_of_how_many_clients(tmp_path):
     )
     assert warning in to_markdown(comparison)
     page = report_html([run])
-    assert "<dt>with an accuracy</dt><dd>5 of 8 clients</dd>" in page
+    assert "<dt>with a score</dt><dd>5 of 8 clients</dd>" in page
     assert "Accuracies of 5 of 8 clients at round 2." in page
     assert "That of 3 is from an earlier round" in page
 
@@ -197,7 +197,7 @@ def test_a_run_in_which_all_have_an_accuracy_says_nothing(tmp_path):
     assert "num_asked" not in run.summary["accuracy_in_per_cent"]
     assert compare([run.path]).warnings == ()
     assert "clients" not in table_lines(compare([run.path]))[0]
-    assert "with an accuracy" not in report_html([run])
+    assert "with a score" not in report_html([run])
     assert "earlier round" not in report_html([run])
 
 

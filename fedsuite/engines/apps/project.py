@@ -1,7 +1,6 @@
 """A Flower app of somebody else: its project file, its run config, its two components."""
 
 import contextlib
-import difflib
 import importlib
 import os
 import sys
@@ -17,7 +16,7 @@ from typing import Any, TypeVar
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
-from fedsuite.core.errors import ConfigError, RunError, described, one_line
+from fedsuite.core.errors import ConfigError, RunError, described, nearest, one_line
 from fedsuite.core.keys import Value
 from fedsuite.workarounds.flower_config import flattened, parsed_run_config
 
@@ -108,8 +107,8 @@ class Project:
         given = flat_overrides(overrides)
         for name in given:
             if name not in self.config:
-                near = difflib.get_close_matches(name, list(self.config), 1)
-                hint = f"did you mean {near[0]}? " if near else ""
+                near = nearest(name, self.config)
+                hint = f"did you mean {near}? " if near else ""
                 raise ConfigError(
                     f"--run-config: the app has no {name}: {hint}[tool.flwr.app.config] of "
                     f"its {PROJECT} declares what it has"

@@ -1,4 +1,4 @@
-"""Figures of the clients' accuracies."""
+"""Figures of the clients' scores."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -6,34 +6,43 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedsuite.results.groups import Group
+from fedsuite.results.reader import Run
 from fedsuite.results.report.clients import ClientRows
-from fedsuite.results.report.figures import Data, Figure, band, colour, line
-from fedsuite.results.report.thinning import drawn_positions, thinning_note
+from fedsuite.results.report.figures import (
+    Data,
+    Figure,
+    band,
+    colour,
+    line,
+    shared_columns,
+)
+from fedsuite.results.report.thinning import thinning_note
 from fedsuite.results.report.values import label, number, rounded
+from fedsuite.results.score import Score
 
-ACCURACY: Mapping[str, Any] = {
-    "yaxis": {"title": {"text": "accuracy (%)"}, "range": [-2, 102]}
-}
 NEAR: Mapping[str, Any] = {"hovermode": "closest"}
+
+MOST_BARS = 240
+"""Most bars in one figure, so that each is wide enough to be seen."""
 
 MOST_MARKS = 6000
 """Most marks of clients in one figure."""
 
-_VALUE = "%{y:.4~g} %<extra>%{fullData.name}</extra>"
+_VALUE = "%{y:.4~g}<extra>%{fullData.name}</extra>"
 
 
 class Served(NamedTuple):
-    """A client of a run: its name, accuracy in per cent, and training rows if known."""
+    """A client of a run: its name, its score as shown, and training rows if known."""
 
     name: str
-    accuracy: float
+    score: float
     rows: float | None
 
 
 def client_figures(
-    groups: Sequence[Group], rows: Mapping[int, ClientRows], score: str = "accuracy"
+    groups: Sequence[Group], rows: Mapping[int, ClientRows], score: Score
 ) -> list[Figure]:
-    """Return clients sorted by accuracy, and accuracy by rows.
+    """Return clients sorted by score, and score by rows.
 
     Parameters
     ----------
@@ -42,59 +51,80 @@ def client_figures(
     rows
         What the clients of a run say, by the run's identity.
     score
-        The accuracy that is drawn.
+        What is drawn.
     """
-    ranked: Data = []
+    bars: Data = []
     sizes: Data = []
     most = max(MOST_MARKS // max(len(groups), 1), 60)
+    each = 1
     left_out = False
     for index, group in enumerate(groups):
-        served = _served(group, rows)
-        if not served:
+        by_run = [_served(run, rows[id(run)], len(group.runs)) for run in group.runs]
+        by_run = [served for served in by_run if served]
+        if not by_run:
             continue
+        trace, shared = _bars(group, by_run, score, index, len(groups))
+        each = max(each, shared)
+        bars.append(trace)
+        served = sorted((one for run in by_run for one in run), key=lambda one: one.score)
         drawn = _evenly(served, most)
         left_out |= len(drawn) < len(served)
-        ranked.append(_ranked(group, served, index, most))
         if known := [one for one in drawn if one.rows is not None]:
             sizes.append(_sizes(group, known, index))
+    seeds = max((len(group.runs) for group in groups), default=0)
+    notes = ["The last evaluation of each client."]
+    if seeds > 1:
+        notes.append("A bar is the mean over seeds of the clients of one place.")
+    if each > 1:
+        notes.append(f"A bar is the mean of up to {each} neighbours.")
+    if earlier := sum(rows[id(run)].num_earlier() for g in groups for run in g.runs):
+        notes.append(f"That of {earlier:,} is from an earlier round than the others'.")
     some = "Of many clients some are drawn, evenly from the worst to the best."
-    note = some if left_out else ""
-    earlier = sum(rows[id(run)].num_earlier() for group in groups for run in group.runs)
-    last = f"The last evaluation of each client, of all seeds. {note}".strip()
-    if earlier:
-        last += f" That of {earlier:,} is from an earlier round than the others'."
-    what = "accuracy" if score == "accuracy" else score.replace("_", " ")
-    from_zero = {"title": {"text": "training rows"}, "rangemode": "tozero"}
-    axis = {"xaxis": {"title": {"text": "clients (%)"}, "range": [-2, 102]}}
-    titles = (
-        ("Clients, from the worst to the best", "clients (%)", f"{what} (%)"),
-        (
-            f"{what[0].upper()}{what[1:]} against training rows",
-            "training rows",
-            f"{what} (%)",
+    axis = _axis(score)
+    from_zero = {**axis, **NEAR, "xaxis": {"rangemode": "tozero"}}
+    order = "from the worst to the best"
+    against = f"{score.name.capitalize()} against training rows"
+    sampled = some if left_out else ""
+    figures = [
+        Figure(
+            section="clients",
+            title=f"Clients, {order}",
+            data=bars,
+            x=f"clients, {order}",
+            y=score.label,
+            note=" ".join(notes),
+            layout={**axis, **NEAR},
         ),
-    )
-    parts: tuple[tuple[Data, str, Mapping[str, Any]], ...] = (
-        (ranked, last, {**ACCURACY, **axis, **NEAR}),
-        (sizes, note, {**ACCURACY, **NEAR, "xaxis": from_zero}),
-    )
-    return [
-        Figure("clients", title, data, x, y, text, layout)
-        for (title, x, y), (data, text, layout) in zip(titles, parts, strict=True)
-        if data
+        Figure(
+            section="clients",
+            title=against,
+            data=sizes,
+            x="training rows",
+            y=score.label,
+            note=sampled,
+            layout=from_zero,
+        ),
     ]
+    return [figure for figure in figures if figure.data]
 
 
-def _served(group: Group, rows: Mapping[int, ClientRows]) -> list[Served]:
-    """Return the clients of all runs of an experiment, the worst served first."""
-    clients = []
-    for run in group.runs:
-        seed = f", seed {run.experiment.get('seed')}" if len(group.runs) > 1 else ""
-        trained = rows[id(run)].last.get("train", {})
-        for client, accuracy in rows[id(run)].accuracies().items():
-            size = number(trained.get(client, {}).get("num_examples"))
-            clients.append(Served(label(f"{client}{seed}"), 100 * accuracy, size))
-    return sorted(clients, key=lambda one: (one.accuracy, one.name))
+def _axis(score: Score) -> dict[str, Any]:
+    return {"yaxis": {"range": list(score.limits)}} if score.limits else {}
+
+
+def _served(run: Run, rows: ClientRows, num_runs: int) -> list[Served]:
+    """Return a run's clients, the worst served first."""
+    seed = f", seed {run.experiment.get('seed')}" if num_runs > 1 else ""
+    trained = rows.last.get("train", {})
+    clients = [
+        Served(
+            label(f"{client}{seed}"),
+            score,
+            number(trained.get(client, {}).get("num_examples")),
+        )
+        for client, score in rows.scores().items()
+    ]
+    return sorted(clients, key=lambda one: (rows.score.gain(one.score), one.name))
 
 
 def _evenly(served: Sequence[Served], most: int) -> list[Served]:
@@ -104,21 +134,30 @@ def _evenly(served: Sequence[Served], most: int) -> list[Served]:
     return [served[i] for i in np.linspace(0, len(served) - 1, most).astype(int)]
 
 
-def _ranked(
-    group: Group, served: Sequence[Served], index: int, most: int
-) -> dict[str, Any]:
-    places = drawn_positions([one.accuracy for one in served], most)
-    return {
-        "type": "scatter",
-        "mode": "lines+markers",
+def _bars(
+    group: Group, by_run: Sequence[Sequence[Served]], score: Score, index: int, groups: int
+) -> tuple[dict[str, Any], int]:
+    """Return an experiment's bars, and how many clients share one."""
+    places = max(map(len, by_run))
+    heights = [
+        np.mean([run[place].score for run in by_run if place < len(run)])
+        for place in range(places)
+    ]
+    firsts, means, each = shared_columns(
+        np.array([heights]), max(MOST_BARS // max(groups, 1), 10)
+    )
+    trace: dict[str, Any] = {
+        "type": "bar",
         "name": label(group.label),
-        "marker": {"size": 5, "color": colour(index)},
-        "line": {"color": colour(index), "shape": "vh", "width": 1.5},
-        "x": [rounded(100 * (i + 1) / len(served)) for i in places],
-        "y": [rounded(served[i].accuracy) for i in places],
-        "text": [served[i].name for i in places],
-        "hovertemplate": f"client %{{text}}: {_VALUE}",
+        "marker": {"color": colour(index), "line": {"width": 0}},
+        "x": [first + 1 for first in firsts],
+        "y": [rounded(float(mean)) for mean in means[0]],
+        "hovertemplate": f"place %{{x}}: {_VALUE}",
     }
+    if len(by_run) == 1 and each == 1:
+        trace["hovertext"] = [f"client {served.name}" for served in by_run[0]]
+        trace["hovertemplate"] = f"%{{hovertext}}: {_VALUE}"
+    return trace, each
 
 
 def _sizes(group: Group, served: Sequence[Served], index: int) -> dict[str, Any]:
@@ -127,7 +166,7 @@ def _sizes(group: Group, served: Sequence[Served], index: int) -> dict[str, Any]
         "mode": "markers",
         "name": label(group.label),
         "x": [one.rows for one in served],
-        "y": [rounded(one.accuracy) for one in served],
+        "y": [rounded(one.score) for one in served],
         "text": [one.name for one in served],
         "marker": {"color": colour(index), "size": 7, "opacity": 0.7},
         "hovertemplate": f"client %{{text}}: %{{x}} rows, {_VALUE}",
@@ -135,7 +174,7 @@ def _sizes(group: Group, served: Sequence[Served], index: int) -> dict[str, Any]
 
 
 def spread_figure(rows: ClientRows) -> list[Figure]:
-    """Return the percentiles of the clients' accuracies against rounds."""
+    """Return the percentiles of the clients' scores against rounds."""
     if not rows.spreads:
         return []
     rounds = sorted(rows.spreads)
@@ -144,10 +183,11 @@ def spread_figure(rows: ClientRows) -> list[Figure]:
         *band("all clients", rounds, low, high, 0),
         *band("middle 80 %", rounds, tenth, ninetieth, 0),
     ]
-    curves = ("best", high, 0.8), ("median", median, 2), ("worst", low, 0.8)
+    curves = ("highest", high, 0.8), ("median", median, 2), ("lowest", low, 0.8)
     for name, values, width in curves:
         trace = line(name, rounds, values, 0)
         data.append({**trace, "line": {**trace["line"], "width": width}})
     note = f"Bands: all clients, and the middle 80 %. {thinning_note(len(rounds))}".strip()
     title = "Spread over clients"
-    return [Figure("clients", title, data, "round", "accuracy (%)", note, ACCURACY)]
+    axis = _axis(rows.score)
+    return [Figure("clients", title, data, "round", rows.score.label, note, axis)]

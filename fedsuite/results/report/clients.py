@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from fedsuite.core.metrics import has_score, is_fraction
+from fedsuite.core.metrics import has_score
 from fedsuite.results.reader import Client, Run
 from fedsuite.results.report.values import number
+from fedsuite.results.score import Score, score_of
 
 SPREAD = (0, 10, 50, 90, 100)
-"""Percentiles of the clients' accuracies to draw against rounds."""
+"""Percentiles of the clients' scores to draw against rounds."""
 
 MOST_COLUMNS = 24
 """Most columns of the clients' tables: a reply may hold a thousand."""
@@ -30,15 +31,15 @@ class ClientRows:
     last
         Phase to client to the client's last row.
     spreads
-        Round to the percentiles ``SPREAD`` of the clients' accuracies, in per cent.
+        Round to the percentiles ``SPREAD`` of the clients' scores, as they are shown.
     score
-        Column of the accuracies.
+        The score.
     """
 
     names: list[Client] = field(default_factory=list)
     last: dict[str, dict[Client, dict[str, Any]]] = field(default_factory=dict)
     spreads: dict[int, list[float]] = field(default_factory=dict)
-    score: str = "accuracy"
+    score: Score = field(default_factory=score_of)
 
     def columns(self, phase: str) -> list[str]:
         """Return the names of the numbers in last rows, most frequent first."""
@@ -49,44 +50,45 @@ class ClientRows:
                     counts[name] = counts.get(name, 0) + 1
         return sorted(counts, key=lambda name: -counts[name])[:MOST_COLUMNS]
 
-    def accuracies(self) -> dict[Client, float]:
-        """Return the last accuracies (fractions) of the clients whose accuracy counts."""
+    def scores(self) -> dict[Client, float]:
+        """Return the last scores, as they are shown, of the clients whose score counts."""
         by_client = {}
         for client, row in self.last.get("evaluate", {}).items():
-            value = _accuracy(row, self.score)
+            value = _score(row, self.score)
             if value is not None:
                 by_client[client] = value
         return by_client
 
     def num_earlier(self) -> int:
-        """Return how many clients' last accuracy is from before the last evaluation."""
+        """Return how many clients' last score is from before the last evaluation."""
         rounds = [
             row["round"]
             for row in self.last.get("evaluate", {}).values()
-            if _accuracy(row, self.score) is not None
+            if _score(row, self.score) is not None
         ]
         return sum(server_round < max(rounds) for server_round in rounds)
 
 
-def _accuracy(row: dict[str, Any], score: str) -> float | None:
-    value = number(row.get(score))
-    counts = value is not None and is_fraction(value) and has_score(row, score)
-    return value if counts else None
+def _score(row: dict[str, Any], score: Score) -> float | None:
+    value = number(row.get(score.column))
+    if value is None or not score.counts(value) or not has_score(row, score.column):
+        return None
+    return score.scale * value
 
 
-def client_rows(run: Run, score: str = "accuracy") -> ClientRows:
-    """Return the numbers of the clients' rows, read once; ``score`` names the accuracy."""
+def client_rows(run: Run, score: Score) -> ClientRows:
+    """Return the numbers of the clients' rows, read once."""
     rows = ClientRows(score=score)
     names: set[Client] = set()
     pending: dict[int, list[float]] = {}
     for server_round, phase, client, row in _rows(run):
         names.add(client)
         rows.last.setdefault(phase, {})[client] = row
-        accuracy = _accuracy(row, score) if phase == "evaluate" else None
-        if accuracy is not None:
+        value = _score(row, score) if phase == "evaluate" else None
+        if value is not None:
             if server_round not in pending:
                 _close(rows, pending)
-            pending.setdefault(server_round, []).append(100 * accuracy)
+            pending.setdefault(server_round, []).append(value)
     _close(rows, pending)
     rows.names = sorted(names, key=lambda c: (isinstance(c, str), c))
     return rows

@@ -18,7 +18,7 @@ from fedsuite.results.panels import (
     left_out_words,
     pooled_curve,
 )
-from fedsuite.results.plots import PALETTE
+from fedsuite.results.plots import PALETTE, band_edges
 from fedsuite.results.report.thinning import (
     MOST_POINTS,
     drawn_positions,
@@ -67,6 +67,10 @@ class Figure:
         Labels of the axes.
     layout
         Further parts of Plotly's layout.
+    curves
+        Whether readers may smooth it and make its axis logarithmic.
+    height
+        Height in pixels; 0 is the usual one.
     """
 
     section: str
@@ -76,14 +80,23 @@ class Figure:
     y: str
     note: str = ""
     layout: Mapping[str, Any] = field(default_factory=dict)
+    curves: bool = False
+    height: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """Return what the page's script draws."""
         x: dict[str, Any] = {"title": {"text": self.x}}
         if self.x == "round" and max(_last(trace) for trace in self.data) <= FEW:
             x["dtick"] = 1
-        axes = {"xaxis": x, "yaxis": {"title": {"text": self.y}}}
-        return {"data": self.data, "layout": {**axes, **self.layout}}
+        layout = dict(self.layout)
+        for name, own in (("xaxis", x), ("yaxis", {"title": {"text": self.y}})):
+            layout[name] = own | layout.get(name, {})
+        parts: dict[str, Any] = {"data": self.data, "layout": layout}
+        return (
+            parts
+            | {"curves": self.curves}
+            | ({"height": self.height} if self.height else {})
+        )
 
 
 def _last(trace: Mapping[str, Any]) -> float:
@@ -118,7 +131,9 @@ def curve_figures(groups: Sequence[Group]) -> list[Figure]:
                 parts = weights, _spread(groups), thinning_note(longest, most), scored
                 note = " ".join(filter(None, parts))
                 title = panel.title.partition(";")[0]
-                figures.append(Figure("curves", title, data, "round", panel.label, note))
+                figures.append(
+                    Figure("curves", title, data, "round", panel.label, note, curves=True)
+                )
     return figures
 
 
@@ -139,11 +154,11 @@ def _add_curve(
     if not rounds:
         return 0
     name = label(group.label)
-    mean = panel.scale * values.mean(axis=0)
+    mean, below, above = band_edges(values, panel.scale)
     data.append(line(name, rounds, mean, index, most))
     if len(values) > 1:
         std = panel.scale * values.std(axis=0, ddof=1)
-        data.extend(band(name, rounds, mean - std, mean + std, index, most))
+        data.extend(band(name, rounds, below, above, index, most))
         low, high = values.min(axis=0), values.max(axis=0)
         places = drawn_positions(mean, most)
         data[-3]["customdata"] = [

@@ -2,6 +2,11 @@
 const FIGURES = JSON.parse(document.getElementById("figures").textContent);
 const DARK = matchMedia("(prefers-color-scheme: dark)");
 
+const PAPER = { ink: "#000000", paper: "#ffffff", edge: "#bbbbbb", card: "#ffffff",
+  faint: "#444444" };
+const SMOOTHING = document.getElementById("smoothing");
+const LOGARITHMIC = document.getElementById("logarithmic");
+
 function theme() {
   const style = getComputedStyle(document.documentElement);
   const of = (name) => style.getPropertyValue(name).trim();
@@ -16,6 +21,19 @@ function inked(value, ink) {
   if (value === null || typeof value !== "object") return value;
   const pairs = Object.entries(value).map(([name, part]) => [name, inked(part, ink)]);
   return Object.fromEntries(pairs);
+}
+
+/* An exponential mean, as of W&B and TensorBoard: the first values count in full. */
+function smoothed(trace, amount) {
+  if (!trace.mode || !trace.mode.includes("lines")) return trace;
+  let mean = 0, weight = 0;
+  const y = trace.y.map((value) => {
+    if (value === null) return null;
+    mean = amount * mean + (1 - amount) * value;
+    weight = amount * weight + (1 - amount);
+    return mean / weight;
+  });
+  return { ...trace, y, hovertemplate: trace.hovertemplate && "%{y:.4~g}, smoothed" };
 }
 
 function layoutOf(own, colours, several) {
@@ -40,14 +58,15 @@ function layoutOf(own, colours, several) {
   };
 }
 
-function draw(place) {
+function draw(place, colours = theme()) {
   const figure = FIGURES[Number(place.dataset.figure)];
-  const colours = theme();
-  const traces = figure.data.map((trace) => inked(trace, colours.ink));
+  const amount = figure.curves ? Number(SMOOTHING.value) : 0;
+  const traces = figure.data.map((trace) => inked(trace, colours.ink))
+    .map((trace) => (amount ? smoothed(trace, amount) : trace));
   const named = traces.filter((trace) => trace.showlegend !== false).length;
   const several = named > 1;
   const lines = Math.ceil(named / Math.max(Math.floor(place.clientWidth / 110), 1));
-  place.style.height = `${320 + 20 * Math.max(lines, 1)}px`;
+  place.style.height = `${figure.height || 320 + 20 * Math.max(lines, 1)}px`;
   const options = {
     responsive: true, displaylogo: false,
     /* The first one would upload the chart to a cloud. */
@@ -56,6 +75,9 @@ function draw(place) {
     plotlyServerURL: "",
   };
   const layout = layoutOf(figure.layout, colours, several);
+  if (figure.curves && LOGARITHMIC.checked) {
+    layout.yaxis = { ...layout.yaxis, type: "log", range: undefined };
+  }
   Plotly.react(place, traces, layout, options).then(() => { place.dataset.drawn = "yes"; });
 }
 
@@ -70,9 +92,17 @@ function drawWhenSeen() {
     }
   }, { rootMargin: "300px" });
   places.forEach((place) => seen.observe(place));
-  const again = () => places.filter((place) => place.dataset.drawn).forEach(draw);
+  const again = () => places.filter((place) => place.dataset.drawn).forEach((p) => draw(p));
   DARK.addEventListener("change", again);
-  addEventListener("beforeprint", () => places.forEach(draw));
+  for (const control of [SMOOTHING, LOGARITHMIC]) {
+    if (control) control.addEventListener("input", again);
+  }
+  /* On paper everything is shown, in black on white. */
+  addEventListener("beforeprint", () => {
+    document.querySelectorAll("details").forEach((part) => { part.open = true; });
+    places.forEach((place) => draw(place, PAPER));
+  });
+  addEventListener("afterprint", again);
 }
 
 function sortBy(heading) {

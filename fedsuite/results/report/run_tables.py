@@ -22,12 +22,14 @@ from fedsuite.results.reader import Run
 from fedsuite.results.report.values import (
     Table,
     amount,
+    cell,
     duration,
     pairs,
     table,
     words,
 )
 from fedsuite.results.summary import totals
+from fedsuite.results.verdict import network_words
 
 _KINDS = {
     "rejected-reply": "not used",
@@ -92,6 +94,8 @@ def about_table(run: Run) -> Table:
         "started": manifest.get("started"),
         "finished": manifest.get("finished"),
         "engine": manifest.get("engine"),
+        "device": manifest.get("device"),
+        "network": network_words(run) or None,
         **(machine if isinstance(machine, dict) else {}),
         "data fingerprint": manifest.get("data_fingerprint"),
         "experiment fingerprint": manifest.get("experiment_fingerprint"),
@@ -141,21 +145,23 @@ def runs_table(runs: Sequence[Run], labels: Sequence[str], comparison: Compariso
                 run.experiment.get("seed"),
                 status(run),
                 run.last_round,
-                None if mean is None else round(mean, 2),
-                None if worst is None else round(worst, 2),
-                round((cost["total_bytes_down"] + cost["total_bytes_up"]) / 1e6, 2),
-                round(cost["total_seconds"], 2),
+                cell(mean, 2),
+                cell(worst, 2),
+                cell((cost["total_bytes_down"] + cost["total_bytes_up"]) / 1e6, 2),
+                cell(cost["total_seconds"], 2),
                 cost["total_replies_rejected"],
                 str(run.path),
             )
         )
-    head = "experiment", "seed", "status", "rounds", "mean accuracy (%)", "worst 10 % (%)"
+    unit = f" ({comparison.score.unit})" if comparison.score.unit else ""
+    numbered = f"mean {comparison.score.label}", f"worst 10 %{unit}"
+    head = "experiment", "seed", "status", "rounds", *numbered
     costs = "traffic (MB)", "seconds", "replies not used", "folder"
     return table("Runs", (*head, *costs), lines, comparison.legend)
 
 
-def cost_tables(run: Run) -> dict[str, Table]:
-    """Return the tables of the sums of traffic and of time, by section."""
+def cost_tables(run: Run) -> list[Table]:
+    """Return the tables of the sums of traffic and of time."""
     cost = totals(run)
     down, up = cost["total_bytes_down"], cost["total_bytes_up"]
     rounds = max(len(run.rounds), 1)
@@ -173,7 +179,7 @@ def cost_tables(run: Run) -> dict[str, Table]:
             cost["total_evaluation_cpu_seconds"]
         ),
     }
-    return {"traffic": pairs("Traffic", traffic), "time": pairs("Time", time)}
+    return [pairs("Traffic", traffic), pairs("Time", time)]
 
 
 def reasons_table(runs: Sequence[Run]) -> Table:

@@ -1,47 +1,55 @@
 """The page of a report: its sections, in order, with their tables and figures."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
-from fedsuite.core.metrics import fairness_report
+from fedsuite.core.metrics import fairness_report, is_accuracy
 from fedsuite.data.federated import FederatedData
 from fedsuite.results import paired
-from fedsuite.results.compare import ACCURACY, Comparison, compare, table_lines
-from fedsuite.results.groups import Group, group_runs
+from fedsuite.results.compare import Comparison, Spread, compare, table_lines
+from fedsuite.results.groups import SEED, Group, group_runs
+from fedsuite.results.likeness import seeds_text
+from fedsuite.results.paired import Paired
 from fedsuite.results.reader import Client, Run
 from fedsuite.results.report import figures, run_tables
 from fedsuite.results.report.client_figures import client_figures, spread_figure
 from fedsuite.results.report.clients import ClientRows, client_rows
+from fedsuite.results.report.cost_figures import cost_figures, unused_figure
 from fedsuite.results.report.figures import Figure
-from fedsuite.results.report.sum_figures import sum_figures
+from fedsuite.results.report.forest import forest_figure
 from fedsuite.results.report.values import (
+    Cell,
     Table,
     amount,
     cell,
     duration,
     number,
-    per_cent,
     table,
     words,
 )
+from fedsuite.results.score import Score, score_of
 from fedsuite.results.summary import last_scores, totals
+from fedsuite.results.verdict import network_words, num_clients, verdict
 
 MOST_CLIENTS = 2000
 """Most clients of the table of clients."""
 
 TITLES = {
-    "what": "What was run",
     "compare": "Comparison",
     "curves": "Curves",
     "clients": "Clients",
     "data": "Who holds what",
     "replies": "Replies that were not used",
-    "traffic": "Traffic",
-    "time": "Time",
+    "costs": "Traffic and time",
+    "what": "What was run",
     "repeat": "Repeat it",
 }
 """Heading of the sections."""
+
+MOST_NAMES = 6
+"""Most values of one fact above the fold."""
 
 
 @dataclass
@@ -82,6 +90,10 @@ class Page:
     ----------
     title, subtitle
         Headings.
+    sentences
+        What a comparison shows.
+    facts
+        What was run: data, clients, network, ..., by name.
     tiles
         The most important numbers by name.
     sections
@@ -92,6 +104,8 @@ class Page:
 
     title: str
     subtitle: str
+    sentences: tuple[str, ...]
+    facts: Mapping[str, str]
     tiles: Mapping[str, str]
     sections: tuple[Section, ...]
     figures: tuple[Figure, ...]
@@ -103,31 +117,40 @@ def page(runs: Sequence[Run], comparison: Comparison | None = None) -> Page:
     groups = group_runs(runs)
     if comparison is None and len(runs) > 1:
         comparison = compare([run.path for run in runs])
-    score = comparison.score if comparison else ACCURACY
+    score = comparison.score if comparison else score_of()
     rows = {id(run): client_rows(run, score) for run in runs}
+    curves = figures.curve_figures(groups)
+    # The score against costs stands beside the score against rounds, above the losses.
     all_figures = [
-        *figures.curve_figures(groups),
+        *curves[:2],
+        *cost_figures(groups, score),
+        *curves[2:],
         *client_figures(groups, rows, score),
-        *sum_figures(groups),
+        *unused_figure(groups),
     ]
+    title, subtitle = _headings(runs, len(groups))
+    sentences: tuple[str, ...] = ()
+    if comparison:
+        answer = verdict(comparison)
+        if len(runs) > 1:
+            title, *lines = map(words, answer.lines)
+            sentences = tuple(lines)
+        all_figures += forest_figure(comparison, answer)
+        sections["compare"].tables += comparison_tables(comparison)
+        sections["compare"].folded += key_table(comparison)
+        sections["compare"].notes += [f"Warning: {line}" for line in comparison.warnings]
     if len(runs) == 1:
         all_figures += _one(runs[0], rows[id(runs[0])], sections)
     elif comparison:
         _several(runs, groups, comparison, sections)
-    if comparison:
-        sections["compare"].tables += comparison_tables(comparison)
-        sections["compare"].notes += [f"Warning: {line}" for line in comparison.warnings]
-    sections["replies"].tables.append(run_tables.reasons_table(runs))
-    if not sections["replies"].tables[0].rows:
-        sections["replies"].tables.clear()
+    reasons = run_tables.reasons_table(runs)
+    if reasons.rows:
+        sections["replies"].tables.append(reasons)
+    else:
         sections["replies"].notes.append("All replies were used.")
-    title, subtitle = _headings(runs, groups)
-    tiles = _tiles(runs[0], comparison) if len(runs) == 1 else {}
-    if tiles:
-        tiles["clients"] = f"{len(rows[id(runs[0])].names):,}"
-    return _filled(
-        Page(title, subtitle, tiles, tuple(sections.values()), tuple(all_figures))
-    )
+    tiles = _tiles(runs[0], score, comparison) if len(runs) == 1 else {}
+    filled = tuple(sections.values()), tuple(all_figures)
+    return _filled(Page(title, subtitle, sentences, _facts(runs), tiles, *filled))
 
 
 def partition_page(data: FederatedData, title: str) -> Page:
@@ -136,7 +159,7 @@ def partition_page(data: FederatedData, title: str) -> Page:
     holding_figures = tuple(figures.holding_figures(counts, data.partition.shifts))
     fingerprint = f"data fingerprint {data.fingerprint}"
     sections = (Section("data", TITLES["data"]),)
-    return _filled(Page(words(title), fingerprint, {}, sections, holding_figures))
+    return _filled(Page(words(title), fingerprint, (), {}, {}, sections, holding_figures))
 
 
 def _filled(empty: Page) -> Page:
@@ -147,39 +170,59 @@ def _filled(empty: Page) -> Page:
     return replace(empty, sections=tuple(section for section in empty.sections if section))
 
 
-def _headings(runs: Sequence[Run], groups: Sequence[Group]) -> tuple[str, str]:
+def _headings(runs: Sequence[Run], num_groups: int) -> tuple[str, str]:
     run = runs[0]
     if len(runs) > 1:
-        names = "; ".join(words(group.label) for group in groups[:6])
-        more = f" and {len(groups) - 6} more" if len(groups) > 6 else ""
-        return f"{len(runs)} runs of {len(groups)} experiments", words(names + more)
+        experiments = f"{num_groups} experiment{'s' * (num_groups > 1)}"
+        return "", f"{len(runs)} runs of {experiments}"
     method, dataset = (run.experiment.get(name, "?") for name in ("method", "dataset"))
-    return (
-        words(f"{method} on {dataset}"),
-        words(
-            f"seed {run.experiment.get('seed')}, {run_tables.status(run)}: {run.path.name}"
-        ),
+    return words(f"{method} on {dataset}"), words(
+        f"seed {run.experiment.get('seed')}, {run_tables.status(run)}: {run.path.name}"
     )
 
 
-def _tiles(run: Run, comparison: Comparison | None) -> dict[str, str]:
-    evaluations = [last_scores(run, ACCURACY)]
+def _facts(runs: Sequence[Run]) -> dict[str, str]:
+    """Return what was run, each fact with the values that the runs have."""
+    facts: dict[str, Sequence[object]] = {
+        "method": [run.experiment.get("method") for run in runs],
+        "data set": [run.experiment.get("dataset") for run in runs],
+        "clients": [f"{num_clients(run):,}" if num_clients(run) else None for run in runs],
+        "network": [network_words(run) for run in runs],
+        "rounds": [
+            f"{run.last_round} of {run.experiment.get('num-rounds', '?')}" for run in runs
+        ],
+        "seeds": [
+            seeds_text(list(dict.fromkeys(run.experiment.get(SEED) for run in runs)))
+        ],
+        "engine": [run.manifest.get("engine") for run in runs],
+        "device": [run.manifest.get("device") for run in runs],
+    }
+    told = {}
+    for name, values in facts.items():
+        known = list(dict.fromkeys(words(value) for value in values if value))
+        more = [f"{len(known) - MOST_NAMES} more"] if len(known) > MOST_NAMES else []
+        if known:
+            told[name] = ", ".join([*known[:MOST_NAMES], *more])
+    return told
+
+
+def _tiles(run: Run, score: Score, comparison: Comparison | None) -> dict[str, str]:
+    evaluations = [last_scores(run, score.column)]
     if comparison:
         evaluations = [one for of in comparison.rows[0].scores.values() for one in of]
     reports = [fairness_report(one.percent) for one in evaluations if one.of]
     tiles = {}
     if reports:
+        unit = f" {score.unit}".rstrip()
         tiles = {
-            "mean accuracy": f"{fmean(r.mean for r in reports):.1f} %",
-            "worst 10 %": f"{fmean(r.worst_10 for r in reports):.1f} %",
-            "best 10 %": f"{fmean(r.best_10 for r in reports):.1f} %",
+            f"mean {score.name}": f"{fmean(r.mean for r in reports):.1f}{unit}",
+            "worst 10 %": f"{fmean(r.worst_10 for r in reports):.1f}{unit}",
+            "best 10 %": f"{fmean(r.best_10 for r in reports):.1f}{unit}",
         }
     if short := [one.short for one in evaluations if one.short]:
-        tiles["with an accuracy"] = short[-1]
+        tiles["with a score"] = short[-1]
     cost = totals(run)
     return tiles | {
-        "rounds": f"{run.last_round:,}",
-        "clients": "",
         "traffic": amount(cost["total_bytes_down"] + cost["total_bytes_up"]),
         "time": duration(cost["total_seconds"]),
         "replies not used": f"{cost['total_replies_rejected']:,.0f}",
@@ -189,13 +232,12 @@ def _tiles(run: Run, comparison: Comparison | None) -> dict[str, str]:
 def _one(run: Run, rows: ClientRows, sections: Mapping[str, Section]) -> list[Figure]:
     """Fill the sections of a single run, and return its own figures."""
     keys, usual = run_tables.key_tables(run)
-    sections["what"].tables += [run_tables.about_table(run), keys]
-    others = (usual, run_tables.version_table(run), run_tables.data_table(run))
+    sections["what"].tables.append(run_tables.about_table(run))
+    others = (keys, usual, run_tables.version_table(run), run_tables.data_table(run))
     sections["what"].folded += [each for each in others if each.rows]
     if rows.names:
         sections["clients"].tables.append(client_table(rows))
-    for name, cost_table in run_tables.cost_tables(run).items():
-        sections[name].tables.append(cost_table)
+    sections["costs"].tables += run_tables.cost_tables(run)
     sections["repeat"].commands.update(run_tables.commands(run))
     return [
         *spread_figure(rows),
@@ -228,27 +270,56 @@ def _several(
 
 
 def comparison_tables(comparison: Comparison) -> list[Table]:
-    """Return the tables of a comparison: numbers, paired differences, differing keys."""
+    """Return the tables of a comparison: numbers, and paired differences."""
     head, *lines = table_lines(comparison)
-    tables = [table("Accuracy over clients", head, lines, comparison.legend)]
+    spreads = [
+        [row.metrics[name] for name in comparison.columns] for row in comparison.rows
+    ]
+    title = f"{comparison.score.name.capitalize()} over clients"
+    tables = [table(title, head, _valued(lines, spreads), comparison.legend)]
     differences = paired.paired_differences(comparison)
     if any(difference.num_pairs for difference in differences):
-        head, *lines = paired.table_lines(differences)
-        legend = paired.legend(comparison.baseline)
-        tables.append(table("Paired differences", head, lines, legend))
-    if comparison.keys:
-        labels = [row.label for row in comparison.rows]
-        lines = [[name, *values] for name, values in comparison.keys.items()]
-        tables.append(table("Keys that differ", ("key", *labels), lines))
+        head, *lines = paired.table_lines(differences, comparison)
+        means = [
+            [each.metrics[name] for name in comparison.columns] for each in differences
+        ]
+        legend = paired.legend(comparison)
+        tables.append(table("Paired differences", head, _valued(lines, means), legend))
     return tables
+
+
+def _valued(
+    lines: Sequence[Sequence[str]], numbers: Sequence[Sequence[Spread | Paired | None]]
+) -> list[list[object]]:
+    """Return lines whose last cells have the means that a column is sorted by."""
+    valued: list[list[object]] = []
+    for line, own in zip(lines, numbers, strict=True):
+        texts = line[-len(own) :]
+        cells = [
+            Cell(text, None if each is None else each.mean)
+            for text, each in zip(texts, own, strict=True)
+        ]
+        counts = [int(t) if t.isdecimal() else t for t in line[1 : -len(own)]]
+        valued.append([line[0], *counts, *cells])
+    return valued
+
+
+def key_table(comparison: Comparison) -> list[Table]:
+    """Return the table of the keys that differ, if any do."""
+    if not comparison.keys:
+        return []
+    labels = [row.label for row in comparison.rows]
+    lines = [[name, *values] for name, values in comparison.keys.items()]
+    return [table("Keys that differ", ("key", *labels), lines)]
 
 
 def client_table(rows: ClientRows) -> Table:
     """Return the clients with their last numbers, the worst served first."""
+    score = rows.score
     columns = [(p, name) for p in ("evaluate", "train") for name in rows.columns(p)]
-    columns.sort(key=lambda item: item != ("evaluate", "accuracy"))
-    accuracies = rows.accuracies()
-    ordered = sorted(rows.names, key=lambda c: (accuracies.get(c, 2.0), str(c)))
+    columns.sort(key=lambda item: item != ("evaluate", score.column))
+    scores = {client: score.gain(value) for client, value in rows.scores().items()}
+    ordered = sorted(rows.names, key=lambda c: (scores.get(c, math.inf), str(c)))
     note = "The last row of each client. A heading sorts by its column."
     if len(ordered) > MOST_CLIENTS:
         half = MOST_CLIENTS // 2
@@ -256,18 +327,22 @@ def client_table(rows: ClientRows) -> Table:
             f" Of {len(ordered):,} clients these are the {half:,} worst and best served."
         )
         ordered = ordered[:half] + ordered[-half:]
-    head = ("client", *(_heading(*column) for column in columns))
+    head = ("client", *(_heading(score, *column) for column in columns))
     lines = [[words(c), *(_value(rows, c, *column) for column in columns)] for c in ordered]
     return table("Clients", head, lines, note)
 
 
-def _heading(phase: str, name: str) -> str:
+def _is_scaled(score: Score, name: str) -> bool:
+    return name == score.column or is_accuracy(name)
+
+
+def _heading(score: Score, phase: str, name: str) -> str:
     title = f"{phase} {name}".replace("_", " ")
-    return f"{title} (%)" if "accuracy" in name else title
+    return f"{title} ({score.unit})" if score.unit and _is_scaled(score, name) else title
 
 
 def _value(rows: ClientRows, client: Client, phase: str, name: str) -> object:
     value = number(rows.last.get(phase, {}).get(client, {}).get(name))
-    if "accuracy" in name:
-        return cell(per_cent(value), None if value is None else 2)
-    return cell(value)
+    if value is not None and _is_scaled(rows.score, name):
+        return cell(rows.score.scale * value, 2)
+    return value

@@ -60,11 +60,6 @@ def duration(seconds: float | None) -> str:
     return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def per_cent(fraction: float | None) -> float | None:
-    """Return a fraction in per cent."""
-    return None if fraction is None else 100 * fraction
-
-
 @dataclass(frozen=True)
 class Cell:
     """A cell of a table.
@@ -102,6 +97,15 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     note: str = ""
 
+    @property
+    def numeric(self) -> tuple[bool, ...]:
+        """Which columns hold numbers, with dashes for those that are unknown."""
+        return tuple(
+            any(c.value is not None for c in column)
+            and all(c.value is not None or c.text == DASH for c in column)
+            for column in zip(*self.rows, strict=True)
+        ) or (False,) * len(self.head)
+
 
 def cell(value: object, digits: int | None = None) -> Cell:
     """Return a cell of a number, or of text."""
@@ -111,23 +115,39 @@ def cell(value: object, digits: int | None = None) -> Cell:
     if digits is None:
         whole = finite == round(finite) and abs(finite) < 1e15
         return Cell(f"{finite:,.0f}" if whole else f"{finite:.5g}", finite)
-    return Cell(f"{finite:.{digits}f}", finite)
+    return Cell(f"{finite:,.{digits}f}", finite)
 
 
 def table(
     caption: str, head: Sequence[str], rows: Sequence[Sequence[object]], note: str = ""
 ) -> Table:
-    """Return a table of plain values."""
+    """Return a table of plain values; a column's numbers have the same decimals."""
+    digits = [_digits(column) for column in zip(*rows, strict=True)]
     return Table(
         caption,
         tuple(map(words, head)),
-        tuple(tuple(v if isinstance(v, Cell) else cell(v) for v in row) for row in rows),
+        tuple(
+            tuple(
+                value if isinstance(value, Cell) else cell(value, shared)
+                for value, shared in zip(row, digits, strict=True)
+            )
+            for row in rows
+        ),
         note,
     )
+
+
+def _digits(column: Sequence[object]) -> int | None:
+    """Return the decimals that show the largest of numbers in five digits, at most six."""
+    numbers = [each for value in column if (each := number(value)) is not None]
+    if all(each == round(each) for each in numbers):
+        return None
+    largest = max(map(abs, numbers))
+    return min(max(4 - math.floor(math.log10(largest)), 0), 6)
 
 
 def pairs(
     caption: str, values: Mapping[str, object], head: tuple[str, str] = ("what", "value")
 ) -> Table:
-    """Return a table of two columns."""
-    return table(caption, head, [(name, value) for name, value in values.items()])
+    """Return a table of two columns, whose values are of unlike kinds."""
+    return table(caption, head, [(name, cell(value)) for name, value in values.items()])

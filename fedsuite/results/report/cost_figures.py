@@ -1,0 +1,83 @@
+"""Figures of what rounds cost, and of replies that were not used."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedsuite.core.errors import RunError
+from fedsuite.results.cost_curves import cost_curve
+from fedsuite.results.groups import Group
+from fedsuite.results.panels import by_seed, pooled_curve
+from fedsuite.results.report.figures import Data, Figure, line
+from fedsuite.results.report.thinning import drawn_positions, most_points, thinning_note
+from fedsuite.results.report.values import label, rounded, words
+from fedsuite.results.score import Score
+
+COLUMN = "accuracy_mean"
+"""Column of ``rounds.jsonl`` that is drawn against costs."""
+
+_NOTE = {
+    "MB": "Payload of training, of all clients together, in both directions.",
+    "seconds": "Time of training, without evaluation. Only times on one machine, under one "
+    "load, can be compared.",
+}
+
+
+def cost_figures(groups: Sequence[Group], score: Score) -> list[Figure]:
+    """Return the mean score against bytes and against seconds, one curve per experiment."""
+    most = most_points(len(groups))
+    data: dict[str, Data] = {"MB": [], "seconds": []}
+    notes = dict(_NOTE)
+    for index, group in enumerate(groups):
+        try:
+            curve = cost_curve(group, COLUMN)
+        except RunError:  # it has no such score
+            continue
+        places = drawn_positions(curve.accuracies, most)
+        rounds = curve.rounds.tolist()
+        for unit, costs in (("MB", curve.megabytes), ("seconds", curve.costs["seconds"])):
+            if np.isfinite(costs).all() and costs[-1] > 0:
+                values = score.scale * curve.accuracies
+                trace = line(label(group.label), rounds, values, index, most)
+                trace["x"] = [rounded(float(costs[place])) for place in places]
+                trace["text"] = [f"round {rounds[place]}" for place in places]
+                trace["hovertemplate"] = "%{y:.4~g} at %{x:.4~g}, %{text}"
+                data[unit].append(trace)
+            elif np.isfinite(costs).all() and unit == "MB":
+                notes[unit] += f" {words(group.label)} sends nothing."
+    titles = {"MB": "traffic", "seconds": "time"}
+    return [
+        Figure(
+            section="curves",
+            title=f"Mean {score.name} against {titles[unit]}",
+            data=traces,
+            x=unit,
+            y=score.label,
+            note=notes[unit],
+            layout={"hovermode": "closest", "xaxis": {"rangemode": "tozero"}},
+            curves=True,
+        )
+        for unit, traces in data.items()
+        if traces
+    ]
+
+
+def unused_figure(groups: Sequence[Group]) -> list[Figure]:
+    """Return refused replies against rounds, means over seeds; nothing where none were."""
+    column = "replies_rejected"
+    most = most_points(len(groups))
+    data: Data = []
+    longest = 0
+    for index, group in enumerate(groups):
+        curves = [{column: pooled_curve(run, column)} for run in group.runs]
+        rounds, values = by_seed(curves, column)
+        if rounds:
+            longest = max(longest, len(rounds))
+            mean = values.mean(axis=0)
+            data.append(line(label(group.label), rounds, mean, index, most))
+    if not any(any(trace["y"]) for trace in data):
+        return []
+    title = "Replies that were not used, by round"
+    layout = {"yaxis": {"title": {"text": "replies"}, "rangemode": "tozero"}}
+    note = thinning_note(longest, most)
+    return [Figure("replies", title, data, "round", "replies", note, layout)]

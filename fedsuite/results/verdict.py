@@ -1,0 +1,173 @@
+"""What a comparison shows, in sentences: who is ahead, by how much, and whether it counts.
+
+A difference counts if its 95 % interval leaves out 0, and has no point in common with the
+placebos' spread: the largest difference of a placebo from the baseline on one seed, to both
+sides of 0. The rule of this repository's own results.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedsuite.results.compare import Comparison, Row
+from fedsuite.results.paired import Difference, Paired, paired_differences
+from fedsuite.results.reader import Run
+
+MEAN = "mean"
+"""Metric that decides: the mean over clients."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a comparison shows.
+
+    Parameters
+    ----------
+    headline
+        Who is ahead of whom, on what data, by how much.
+    sentences
+        Whether the difference counts, and what else a reader must know.
+    differences
+        Paired differences of all experiments but the baseline.
+    placebo_spread
+        Largest difference of a placebo from the baseline on one seed, in what the score is
+        counted in; None without a placebo.
+    """
+
+    headline: str
+    sentences: tuple[str, ...]
+    differences: tuple[Difference, ...]
+    placebo_spread: float | None
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The headline and the sentences."""
+        return self.headline, *self.sentences
+
+
+def verdict(comparison: Comparison) -> Verdict:
+    """Return what a comparison shows of its main score."""
+    differences = paired_differences(comparison)
+    spread = placebo_spread(comparison)
+    data = on_data([run for group in comparison.groups for run in group.runs])
+    score = comparison.score
+    ranked = sorted(
+        (row for row in comparison.rows if _level(row) is not None),
+        key=lambda row: -score.gain(_level(row) or 0.0),
+    )
+    if len(comparison.rows) == 1 or len(ranked) < 2:
+        of = ranked[0] if ranked else comparison.rows[0]
+        known = f": mean {score.name} {_shown(of, score.unit)}" if ranked else ""
+        headline = f"{of.label} on {data}{known}"
+        alone = "One experiment: nothing to compare it with."
+        none = f"No other experiment has a mean {score.name}: nothing to compare."
+        sentence = alone if len(comparison.rows) == 1 else none
+        return Verdict(headline, (sentence,), differences, spread)
+    others = [row for row in ranked if row.label != comparison.baseline]
+    contenders = [row for row in others if row.label not in comparison.placebos] or others
+    best = contenders[0]
+    by_label = {difference.label: difference for difference in differences}
+    difference = by_label[best.label].metrics[MEAN]
+    headline, ending, sentences = _answer(comparison, best, difference, spread)
+    if equal := [row.label for row in contenders[1:] if _level(row) == _level(best)]:
+        sentences.append(f"The same mean: {', '.join(equal)}.")
+    elif len(contenders) > 1:
+        sentences.append(
+            f"Of {len(contenders)} experiments this is the one with the best mean; the "
+            "interval makes no allowance for that choice."
+        )
+    return Verdict(f"{headline} on {data}{ending}", tuple(sentences), differences, spread)
+
+
+def placebo_spread(comparison: Comparison) -> float | None:
+    """Return the largest difference of a placebo from the baseline on one seed, or None."""
+    rows = {row.label: row for row in comparison.rows}
+    baseline = rows[comparison.baseline]
+    distances = [
+        abs(rows[label].by_seed[seed][MEAN] - baseline.by_seed[seed][MEAN])
+        for label in comparison.placebos
+        for seed, partition in rows[label].partitions.items()
+        if partition == baseline.partitions.get(seed)
+        and MEAN in rows[label].by_seed[seed]
+        and MEAN in baseline.by_seed[seed]
+    ]
+    return max(distances, default=None)
+
+
+def on_data(runs: Sequence[Run]) -> str:
+    """Return the data and the number of clients of runs, in words."""
+    names = _several([str(run.experiment.get("dataset", "?")) for run in runs])
+    counts = _several([f"{num_clients(run):,}" for run in runs if num_clients(run)])
+    return f"{names}, {counts} clients" if counts else names
+
+
+def num_clients(run: Run) -> int:
+    """Return a run's number of clients, 0 where its manifest does not say."""
+    count = run.manifest.get("num_clients")
+    return count if isinstance(count, int) else 0
+
+
+def network_words(run: Run) -> str:
+    """Return a run's network and its size; the key's value where the size is unknown."""
+    networks = run.manifest.get("networks")
+    if isinstance(networks, list) and networks:
+        return f"{len(set(map(str, networks)))} networks"
+    name, size = run.experiment.get("model", ""), run.manifest.get("parameters")
+    return f"{name} of {size:,} parameters" if isinstance(size, int) and name else str(name)
+
+
+def _several(values: Sequence[str]) -> str:
+    return " and ".join(dict.fromkeys(values))
+
+
+def _level(row: Row) -> float | None:
+    spread = row.metrics[MEAN]
+    return None if spread is None else spread.mean
+
+
+def _shown(row: Row, unit: str) -> str:
+    return f"{row.metrics[MEAN]} {unit}".strip()
+
+
+def _answer(
+    comparison: Comparison, best: Row, difference: Paired | None, spread: float | None
+) -> tuple[str, str, list[str]]:
+    """Return who is ahead, the end of that sentence, and the sentences after it."""
+    score, baseline = comparison.score, comparison.baseline
+    if difference is None:
+        return (
+            f"{best.label} and {baseline} have no pair",
+            ": nothing is shown",
+            ["No seed and partition is in both: what differs may be the data."],
+        )
+    gain = score.gain(difference.mean)
+    first, second = (best.label, baseline) if gain > 0 else (baseline, best.label)
+    way = "" if score.higher_is_better else " (lower is better)"
+    size = f"{abs(difference.mean):.2f} {score.points}".strip()
+    headline = f"{first} is ahead of {second} by {size} of mean {score.name}{way}"
+    if gain == 0:
+        headline = f"{best.label} and {baseline} have the same mean {score.name}"
+    pairs = f"{difference.num_pairs} pair{'s' * (difference.num_pairs > 1)}"
+    numbers = f"{best.label} minus {baseline}: {difference.intervals}, in {pairs}."
+    ending, meaning = _whether(comparison, difference, spread)
+    return headline, f"; {ending}", [numbers, meaning]
+
+
+def _whether(
+    comparison: Comparison, difference: Paired, spread: float | None
+) -> tuple[str, str]:
+    """Return where a difference's interval lies, and what that means."""
+    half = difference.half
+    if half is None:
+        return "one pair has no interval", "Nothing is shown: run more seeds."
+    low, high = difference.mean - half, difference.mean + half
+    if low <= 0 <= high:
+        return "the 95 % interval holds 0", "These runs show no difference."
+    outside = "the 95 % interval leaves out 0"
+    if spread is None:
+        missing = "has no pair with the baseline" if comparison.placebos else "was named"
+        who = "The placebo" if comparison.placebos else "No placebo"
+        return outside, f"{who} {missing}: `--placebo LABEL` shows what chance can do."
+    words = f"the placebo's spread of {spread:.2f}"
+    if low <= spread and high >= -spread:
+        return f"{outside} and reaches into {words}", "The difference does not count."
+    return f"{outside} and {words}", "The difference counts."
