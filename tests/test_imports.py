@@ -116,7 +116,7 @@ MAY_IMPORT = {
     "engines": "core messages rounds training workarounds clients experiment results "
     "callbacks running",
     "sweeps": "core models experiment results engines",
-    "deploy": "core workarounds experiment results engines",
+    "deploy": "core data workarounds experiment results engines",
     "cli": "core data models strategies experiment results engines sweeps deploy",
 }
 """The rooms, from the ground up, and which others each may import.

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from fedsuite.core.column_scaling import ColumnScaling, ColumnSums
 from fedsuite.core.errors import DataError, Refused
 from fedsuite.core.keys import Value
 from fedsuite.core.least_recent import LeastRecent
-from fedsuite.data.column_scaling import ColumnScaling, ColumnSums
 from fedsuite.data.division import Partition
 from fedsuite.data.public import PublicData
 from fedsuite.data.rows import Rows
@@ -373,7 +373,8 @@ class FederatedData:
         return Split(features, labels, self._raw.never_right)
 
     def _scaled(self, raw: npt.NDArray[Any]) -> "torch.Tensor":
-        return scale_inputs(raw, self.spec, self._scaling, self.column_scaling)
+        columns = self.column_scaling if len(raw) else None
+        return scale_inputs(raw, self.spec, self._scaling, columns)
 
 
 def scaling_rule(spec: DatasetSpec, scaling: str) -> Literal["none", "federated"] | None:
@@ -413,7 +414,7 @@ def scale_inputs(
     """
     import torch
 
-    if columns is not None and len(raw):
+    if columns is not None:
         positions = number_positions(spec)
         done = np.array(raw, np.float32)
         done[:, positions] = columns.applied(done[:, positions])

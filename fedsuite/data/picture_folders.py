@@ -52,6 +52,8 @@ def read_picture_folders(
             f"{folder}: no folder {missing} beside the other part: make both, or neither"
         )
     faults: list[str] = []
+    for root in roots or [folder]:
+        _check_classes(spec, root, faults)
     parts = [_read_part(spec, root, faults) for root in roots or [folder]]
     if faults:
         more = f"; {len(faults) - _LISTED} more" if len(faults) > _LISTED else ""
@@ -68,6 +70,13 @@ def read_picture_folders(
     return arrays, len(parts) > 1
 
 
+def _check_classes(spec: DatasetSpec, root: Path, faults: list[str]) -> None:
+    known = spec.class_names or [f"0 to {spec.num_classes - 1}"]
+    for folder in _folders(root):
+        if _class_of(spec, folder.name) is None:
+            faults.append(f"{folder}: no class {folder.name!r}; there are {_some(known)}")
+
+
 def _read_part(
     spec: DatasetSpec, root: Path, faults: list[str]
 ) -> tuple[list[npt.NDArray[np.uint8]], list[int]]:
@@ -75,8 +84,6 @@ def _read_part(
     for folder in _folders(root):
         label = _class_of(spec, folder.name)
         if label is None:
-            known = spec.class_names or [f"0 to {spec.num_classes - 1}"]
-            faults.append(f"{folder}: no class {folder.name!r}; there are {_some(known)}")
             continue
         for file in _pictures(folder):
             try:

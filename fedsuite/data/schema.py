@@ -28,9 +28,9 @@ from typing import Any, Literal, cast
 import numpy as np
 import numpy.typing as npt
 
+from fedsuite.core.column_scaling import ColumnScaling
 from fedsuite.core.errors import ConfigError, DataError
 from fedsuite.core.text import escape_taken, read_text, toml
-from fedsuite.data.column_scaling import ColumnScaling
 from fedsuite.data.columns import difference
 from fedsuite.data.table_values import (
     as_arrow,
@@ -484,7 +484,9 @@ def _check(schema: TableSchema) -> None:
             f"{schema.num_classes} classes: expected at least 2, or 0 for a target that is "
             "a number"
         )
-    if schema.tokens < 0 or (schema.tokens and (schema.categories or schema.needs_means)):
+    if schema.tokens < 0 or (
+        schema.tokens and (schema.categories or schema.missing != "refuse")
+    ):
         raise ConfigError(
             f"tokens = {schema.tokens}: rows of word numbers have no categories, and no "
             "missing values"

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from fedsuite.core.column_scaling import LEAST_ROWS
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import Value
 from fedsuite.core.text import escape_taken
-from fedsuite.data.column_scaling import LEAST_ROWS
 from fedsuite.data.federated import Split
 from fedsuite.data.schema import TableSchema
 from fedsuite.data.specs import DatasetSpec, IntArray

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
+from fedsuite.core.column_scaling import ColumnScaling, ColumnSums
 from fedsuite.core.errors import ConfigError, DataError
 from fedsuite.core.keys import Value
 from fedsuite.core.text import read_toml
-from fedsuite.data.column_scaling import ColumnScaling, ColumnSums
 from fedsuite.data.columns import difference
 from fedsuite.data.data_settings import DataSettings
 from fedsuite.data.division import Partition
@@ -28,6 +28,12 @@ from fedsuite.data.loading import public_options
 from fedsuite.data.public import read_public_folder
 from fedsuite.data.site import Site, site_from_config
 from fedsuite.data.site_loading import load_site_rows, scaled_rows
+from fedsuite.data.site_statistics import (
+    Statistics,
+    federated_spec,
+    site_statistics,
+    statistics_lines,
+)
 from fedsuite.data.specs import DatasetSpec, RawData
 from fedsuite.data.splits import Parts
 
@@ -96,7 +102,7 @@ class SiteFederation(FederatedData):
 
     @property
     @override
-    def column_scaling(self) -> ColumnScaling | None:  # type: ignore[override]
+    def column_scaling(self) -> ColumnScaling | None:
         """What is done to columns of tables; None where nothing is, or nobody knows yet.
 
         A rehearsal adds up what its sites would tell. Elsewhere :attr:`told_scaling` says
@@ -200,12 +206,12 @@ class SiteFederation(FederatedData):
             names = self.spec.schema.number_inputs if self.spec.schema else data.columns
             named = [names[k] if k < len(names) else f"number {k}" for k in wide[:5]]
             logger.warning(
-                "site %s: %d columns have values beyond %g, such as %s, on which training "
-                "may get nowhere: scaling = 'federated' scales them alike at all sites",
+                "site %s: values beyond %g in %s%s: training may get nowhere on them; "
+                "scaling = 'federated' scales all columns alike at all sites",
                 site.name,
-                len(wide),
                 _WIDE,
                 ", ".join(named),
+                f" and {len(wide) - 5} more columns" if len(wide) > 5 else "",
             )
 
     def _site(self, client_id: int) -> Site:
@@ -243,17 +249,13 @@ def site_federation(
     """
     settings = DataSettings.of(values)
     names, folder = settings.site_names, settings.site_dirs
-    spec = settings.spec
-    spec = spec.source.of(values).shaped(spec)
+    spec = federated_spec(values)
     sites: dict[int, Site] = {}
     if site is not None:
         # Under any client number, as the server numbers the nodes.
         sites = dict.fromkeys(range(len(names)), site)
     elif folder:
-        rehearsed = rehearsal_sites(Path(folder).expanduser(), names)
-        # Who rehearses has written the schema, and needs no copies of it.
-        rehearsed = [replace(s, schema=s.schema or spec.schema) for s in rehearsed]
-        sites = dict(enumerate(rehearsed))
+        sites = dict(enumerate(_rehearsed(settings, spec)))
     public = public_options(settings)
     features = None
     if public.folder is not None:
@@ -297,3 +299,45 @@ def _read_settings(path: Path) -> dict[str, Value]:
     if "data" in settings:
         raise ConfigError(f"{path}: data is the folder itself: take the key out")
     return settings
+
+
+def rehearsal_statistics(values: Mapping[str, Value]) -> dict[str, Statistics]:
+    """Return what each site of a rehearsal would tell of its table, by name."""
+    settings = DataSettings.of(values)
+    spec = federated_spec(values)
+    sites = _rehearsed(settings, spec)
+    told = (site_statistics(site, spec, settings.test_fraction) for site in sites)
+    return dict(zip(settings.site_names, told, strict=True))
+
+
+def check_site(site: Site, values: Mapping[str, Value]) -> list[str]:
+    """Read a site's data as a run would; return lines that say what is there.
+
+    Parameters
+    ----------
+    site
+        The site.
+    values
+        The experiment by kebab-case key.
+
+    Raises
+    ------
+    FedsuiteError
+        One line with all that is wrong.
+    """
+    settings, spec = DataSettings.of(values), federated_spec(values)
+    rows = load_site_rows(site, spec, settings.test_fraction)
+    inputs = ", ".join(rows.columns) or "x".join(map(str, spec.input_shape))
+    read = (
+        f"site {site.name}: {len(rows.train)} training rows and {len(rows.test)} test rows "
+        f"can be read; inputs: {inputs}"
+    )
+    told = site_statistics(site, spec, settings.test_fraction)
+    return [read, *statistics_lines({site.name: told})]
+
+
+def _rehearsed(settings: DataSettings, spec: DatasetSpec) -> list[Site]:
+    folder = Path(settings.site_dirs).expanduser()
+    rehearsed = rehearsal_sites(folder, settings.site_names)
+    # Who rehearses has written the schema, and needs no copies of it.
+    return [replace(site, schema=site.schema or spec.schema) for site in rehearsed]

@@ -6,10 +6,10 @@ from typing import cast
 import numpy as np
 import torch
 
+from fedsuite.core.column_scaling import ColumnScaling
 from fedsuite.core.errors import ConfigError, DataError, FedsuiteError, one_line
 from fedsuite.core.plug_ins import import_code, is_code
 from fedsuite.data.client_validation import validation_masks
-from fedsuite.data.column_scaling import ColumnScaling
 from fedsuite.data.federated import ClientData, Split, scale_inputs
 from fedsuite.data.site import Adapter, Site, SiteData
 from fedsuite.data.site_parquet import read_site, schema_of

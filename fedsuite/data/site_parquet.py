@@ -216,7 +216,7 @@ class _Reader:
         subject = site.id_column or schema.id_column
         texts = {name for name, kind in kinds.items() if kind == "category"}
         texts |= {label} if schema.classes else set()
-        texts |= {subject} - {""}
+        texts |= {subject, site.owner_column} - {""}
         table = read_table(file, texts=texts) if is_csv(file) else read_table(file)
         faults: list[str] = []
         rows = schema.encoded(table, own, faults=faults)
@@ -233,19 +233,21 @@ class _Reader:
         chosen: Columns = site.feature_columns or self._number_columns(file, present)
         self._chosen = self._chosen or list(chosen)
         self._refuse_other_columns(file, chosen, self._chosen)
-        texts = {spec.id_column} - {""}
-        wanted = dict.fromkeys((*chosen, spec.label_column, spec.id_column))
+        texts = {spec.id_column, site.owner_column} - {""}
+        owner = site.owner_column
+        wanted = dict.fromkeys((*chosen, spec.label_column, spec.id_column, owner))
         for name in filter(None, wanted):
             if name not in present.names:
                 has = ", ".join(present.names)
                 self._fault(file, f"no column {name!r}; it has {has}: {_NAME_YOURS}")
             elif len(present.get_all_field_indices(name)) > 1:
                 self._fault(file, f"column {name!r} is there twice: rename one")
-        here = [name for name in wanted if name and name in present.names]
+        once = {n for n in present.names if len(present.get_all_field_indices(n)) == 1}
+        here = [name for name in wanted if name in once]
         table = read_table(file, here, texts)
         faults: list[str] = []
         numbers: dict[str, npt.NDArray[np.float32]] = {}
-        for name in (name for name in chosen if name in present.names):
+        for name in (name for name in chosen if name in once):
             try:
                 numbers[name] = self._numbers(table, name)
             except DataError as error:
@@ -292,7 +294,8 @@ class _Reader:
                 faults.append(str(error))
         for kind, name in (("ids", subject), ("owners", self._site.owner_column)):
             if name and kind not in arrays and schema is not None:
-                faults.append(f"no column {name!r}, which says {kind} of rows")
+                key = "id-column" if kind == "ids" else "client-column"
+                faults.append(f"no column {name!r}, which {key} names")
         return arrays
 
     def _number_columns(self, file: Path, present: Any) -> list[str]:

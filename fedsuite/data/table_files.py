@@ -99,7 +99,7 @@ def _read_csv(file: Path, names: Sequence[str], texts: Collection[str]) -> Arrow
             head, _, rest = stream.read(_HEAD).partition(b"\n")
         if not head.strip():
             raise DataError(f"{file}: no line with the columns' names: write one")
-        delimiter = max(",;\t", key=lambda mark: head.count(mark.encode()))
+        delimiter = max(",;\t", key=head.decode().count)
         decimal_comma = delimiter == ";" and b"," in rest
         options = csv.ConvertOptions(
             include_columns=[*names],
@@ -110,7 +110,7 @@ def _read_csv(file: Path, names: Sequence[str], texts: Collection[str]) -> Arrow
         )
         parsing = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
         return csv.read_csv(file, parse_options=parsing, convert_options=options)
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise _unreadable(file, error) from error
 
 

@@ -46,13 +46,19 @@ def init(
         ),
     ] = 8443,
     days: DaysOption = 365,
+    schema: Annotated[
+        Path | None,
+        typer.Option(help="Schema of the sites' tables; each site's folder gets a copy."),
+    ] = None,
 ) -> None:
     """Make keys, certificates, and one folder to hand to each site."""
     from fedsuite.deploy.folders import KEEPER, NODES, PROXY, SUPERLINK, init_federation
 
     names = [name.strip() for name in nodes.split(",")]
     hosts = [host.strip() for host in superlink.split(",")]
-    init_federation(output, hosts, names, port=port, fleet_port=fleet_port, days=days)
+    init_federation(
+        output, hosts, names, port=port, fleet_port=fleet_port, days=days, schema=schema
+    )
     print(f"{output / KEEPER}: for a safe, off the server, until `deploy renew` needs it")
     print(f"{output / SUPERLINK}: for the server; keep its keys there")
     config = output / SUPERLINK / PROXY
@@ -150,12 +156,86 @@ def run(
     host: Annotated[str, typer.Option(help="Host of the SuperLink's port.")] = "127.0.0.1",
 ) -> None:
     """Run an experiment on an existing federation, and show its log."""
-    from fedsuite.deploy.folders import SuperLinkFolder
-    from fedsuite.deploy.rehearsal import submit
     from fedsuite.experiment.experiment import Experiment
-    from fedsuite.experiment.paths import places, refuse_relative_paths
+
+    _submit(folder, Experiment.load(file, overrides(settings)), host)
+
+
+@app.command()
+def statistics(
+    file: FileArgument,
+    superlink: Annotated[
+        Path | None,
+        typer.Option(
+            help="The SuperLink's folder; default: the sites of a rehearsal (site-dirs)."
+        ),
+    ] = None,
+    settings: SetOption = None,
+    host: Annotated[str, typer.Option(help="Host of the SuperLink's port.")] = "127.0.0.1",
+) -> None:
+    """Show rows, ranges, missing values and classes of each site, before training.
+
+    A site tells nothing of fewer rows than its least-rows, and no value of a person.
+    """
+    from fedsuite.data import DataSettings
+    from fedsuite.data.site_federation import rehearsal_statistics
+    from fedsuite.data.site_statistics import statistics_lines
+    from fedsuite.engines.api import at_home
+    from fedsuite.experiment.experiment import Experiment
 
     experiment = Experiment.load(file, overrides(settings))
+    if not experiment.group(DataSettings).sites:
+        raise ConfigError(f"{file} names no sites, which `deploy statistics` asks")
+    if superlink is not None:
+        _submit(superlink, experiment.replace(only_statistics=True), host)
+        return
+    if not experiment["site-dirs"]:
+        raise ConfigError(
+            "name the SuperLink's folder by --superlink, or the folder of a rehearsal by "
+            "--set site-dirs=FOLDER"
+        )
+    for line in statistics_lines(rehearsal_statistics(at_home(experiment).values)):
+        print_line(line)
+
+
+@app.command()
+def check(
+    folder: Annotated[
+        Path, typer.Argument(help="The node's folder, as it was handed out.")
+    ],
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="Experiment; default: own-table by the folder's schema."),
+    ] = None,
+    settings: SetOption = None,
+) -> None:
+    """Read a site's data as a run would, and say all that is wrong with it."""
+    from fedsuite.data.site import site_from_config
+    from fedsuite.data.site_federation import check_site
+    from fedsuite.deploy.folders import NodeFolder
+    from fedsuite.engines.api import at_home
+    from fedsuite.experiment.experiment import Experiment
+
+    node = NodeFolder.load(folder)
+    site = site_from_config({"site": node.name, **node.config})
+    if file is not None:
+        values = dict(at_home(Experiment.load(file, overrides(settings))).values)
+    elif site.schema is not None:
+        values = {"dataset": "own-table", "schema": site.schema.to_json()}
+    else:
+        raise ConfigError(
+            f"{folder} has no schema: name the experiment whose run is to read the data"
+        )
+    for line in check_site(site, values):
+        print_line(line)
+
+
+def _submit(folder: Path, experiment: "Experiment", host: str) -> None:
+    """Run an experiment on an existing federation."""
+    from fedsuite.deploy.folders import SuperLinkFolder
+    from fedsuite.deploy.rehearsal import submit
+    from fedsuite.experiment.paths import places, refuse_relative_paths
+
     values = portable(experiment)
     if experiment["output-dir"] == AUTO:
         # The server's own place, where `deploy status` looks; this may be another machine.

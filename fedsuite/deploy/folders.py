@@ -9,6 +9,7 @@
     FEDERATION/superlink/nginx.conf          the proxy, where SuperNodes have another port
     FEDERATION/nodes/NAME/node.toml          name, where the SuperLink is, node-config
     FEDERATION/nodes/NAME/ca.crt key key.pub superexec.secret
+    FEDERATION/nodes/NAME/schema.json        the schema of all sites' tables, if any
 
 A node's folder holds nothing of other nodes. A private key is in one folder alone.
 """
@@ -27,6 +28,7 @@ import tomli_w
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import Value
 from fedsuite.core.text import escape_taken, is_file_name, read_toml
+from fedsuite.data.schema import TableSchema
 from fedsuite.deploy.certificates import (
     make_authority,
     make_node_key,
@@ -42,6 +44,7 @@ SERVER, SERVER_KEY = "server.pem", "server.key"
 NODE_KEY, NODE_PUBLIC_KEY = "key", "key.pub"
 SECRET = "superexec.secret"
 PROXY = "nginx.conf"
+SCHEMA = "schema.json"
 RUNS = "runs"
 AUTHORITY_DAYS = 3650
 PORT, FLEET_PORT = 8000, 8443
@@ -129,6 +132,9 @@ class NodeFolder:
                 f"{path / NODE_FILE}: key preload is {preload!r}: expected true or false"
             )
         name, superlink = str(values["name"]), str(values["superlink"])
+        if isinstance(config.get("schema"), str):
+            # The copy in this folder, wherever the folder is now.
+            config = {**config, "schema": str(path.resolve() / str(config["schema"]))}
         return cls(path.resolve(), name, superlink, config, preload)
 
 
@@ -140,6 +146,7 @@ def init_federation(
     port: int = PORT,
     fleet_port: int | None = FLEET_PORT,
     days: int = 365,
+    schema: Path | None = None,
 ) -> None:
     """Make the folders of a federation, with fresh keys and certificates.
 
@@ -159,6 +166,8 @@ def init_federation(
     days
         Days of the server's certificate. The authority's certificate holds ten years, so
         that renewal needs no new folders for the nodes.
+    schema
+        Schema of the sites' tables, of which each node's folder gets a copy.
 
     Raises
     ------
@@ -166,6 +175,7 @@ def init_federation(
         If a name cannot be used, or the folder is not empty.
     """
     _check(folder, hosts, nodes, days)
+    table = None if schema is None else TableSchema.load(schema)
     fleet = port if fleet_port is None else fleet_port
     authority = make_authority("fedsuite federation", max(days, AUTHORITY_DAYS))
     server = make_server_certificate(authority, hosts, days)
@@ -184,7 +194,10 @@ def init_federation(
         _write(node / NODE_KEY, key.private)
         _write(node / NODE_PUBLIC_KEY, key.public)
         _write(node / SECRET, secrets.token_hex(32).encode())
-        config = {"partition-id": index, "num-partitions": len(nodes)}
+        config: dict[str, Value] = {"partition-id": index, "num-partitions": len(nodes)}
+        if table is not None:
+            _write(node / SCHEMA, f"{table.to_json()}\n".encode())
+            config["schema"] = SCHEMA
         text = {"name": name, "superlink": f"{_bracketed(hosts[0])}:{fleet}"}
         _write(node / NODE_FILE, tomli_w.dumps({**text, _NODE_TABLE: config}).encode())
     addresses: dict[str, Any] = {"hosts": list(hosts), "port": port, "fleet-port": fleet}

@@ -204,8 +204,7 @@ def _pass_over_later(folder: Path, server_round: int) -> None:
 
 def at_home(experiment: "Experiment") -> "Experiment":
     """Return the experiment with absolute folders, run name and engine."""
-    from fedsuite.data.own_table import at_home as table_at_home
-    from fedsuite.experiment.paths import absolute_paths
+    from fedsuite.experiment.paths import absolute_paths, files_read
     from fedsuite.experiment.plug_ins import requirements
 
     values = dict(experiment.values)
@@ -215,7 +214,7 @@ def at_home(experiment: "Experiment") -> "Experiment":
     if values["data-dir"] == AUTO:
         values["data-dir"] = os.environ.get("FEDSUITE_DATA", "") or AUTO
     values |= absolute_paths(values)
-    values |= table_at_home(values)
+    values |= files_read(values)
     if values["run-name"] == AUTO:
         stem = f"{values['method']}-{values['dataset']}-s{values['seed']}"
         stem = stem.replace(":", "-")

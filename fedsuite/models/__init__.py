@@ -81,7 +81,7 @@ class EmbeddedWords(Settings):
     vocabulary_size: int = key(
         default=10_000,
         help="numbers of words that rows may hold, 0 to one less; 0 is padding",
-        minimum=2,
+        minimum=1,
     )
     embedding_width: int = key(
         default=64, help="numbers that stand for a word", minimum=1, maximum=4096

@@ -1,7 +1,7 @@
 """The one exchange of sums by which sites scale their tables' columns alike.
 
 At the hello each site tells sums of its columns
-(:mod:`fedsuite.data.column_scaling`). The server adds them up in the sites' order and tells
+(:mod:`fedsuite.core.column_scaling`). The server adds them up in the sites' order and tells
 each site the means and deviations, in a second hello. A site that joins again gets the
 same, so that a column means one thing in the whole run.
 """
@@ -11,8 +11,8 @@ from typing import Any
 
 from flwr.app import ConfigRecord, RecordDict
 
+from fedsuite.core.column_scaling import ColumnScaling, ColumnSums
 from fedsuite.core.errors import DataError, RunError
-from fedsuite.data.column_scaling import ColumnScaling, ColumnSums
 from fedsuite.messages.records import ConfigValue
 
 SUMS = "column-sums-"

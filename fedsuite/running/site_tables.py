@@ -5,11 +5,11 @@ from pathlib import Path
 
 from flwr.serverapp import Grid
 
+from fedsuite.core.column_scaling import ColumnScaling
 from fedsuite.core.errors import DataError, RunError
 from fedsuite.core.files import atomic_write, make_folder
 from fedsuite.core.logs import write_line
 from fedsuite.data import DataSettings
-from fedsuite.data.column_scaling import ColumnScaling
 from fedsuite.data.site import Site
 from fedsuite.data.site_statistics import (
     federated_spec,

@@ -13,13 +13,13 @@ from flwr.clientapp import ClientApp
 
 from fedsuite.clients import load_client
 from fedsuite.clients.decomposition.filter_decomposition import DecomposedClient
+from fedsuite.core.column_scaling import ColumnScaling
 from fedsuite.core.errors import ConfigError, Refused
 from fedsuite.core.keys import AUTO
 from fedsuite.core.least_recent import LeastRecent
 from fedsuite.core.logs import write_line
 from fedsuite.core.registry import METHODS
 from fedsuite.data import ClientData, DataSettings, FederatedData, Split
-from fedsuite.data.column_scaling import ColumnScaling
 from fedsuite.data.columns import fingerprint
 from fedsuite.data.site import Site
 from fedsuite.data.site_federation import SiteFederation

@@ -193,7 +193,10 @@ def test_columns_that_are_not_there(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"b": [1.0, None, 3.0, 4.0]}, "column 'b' has 1 missing values"),
-        ({"b": [1.0, 2.0, float("nan"), 4.0]}, "column 'b', row 2: not a finite number"),
+        (
+            {"b": [1.0, 2.0, float("nan"), 4.0]},
+            "column 'b' has 1 missing values, the first in row 2",
+        ),
         ({"b": [1.0, 2.0, 3.0, 1e300]}, "column 'b', row 3: not a finite number"),
         ({"b": [[1], [2, 3], [4], [5]]}, "column 'b': lists of unequal length"),
         ({"c": [1, 2, 3, 4]}, "3 columns hold 3 numbers per row: data set table has 2"),
@@ -210,7 +213,7 @@ def test_columns_that_cannot_be_used(
 
 def test_text_is_no_feature(tmp_path: Path) -> None:
     message = refused(COLUMNS, tmp_path, feature_columns=("note", "b"))
-    assert "column 'note' holds string, not numbers: choose others" in message
+    assert "column 'note' holds string, not numbers: list its values" in message
 
 
 @pytest.mark.parametrize("options", [{}, {"id_column": "a", "label_column": "label"}])
@@ -248,9 +251,9 @@ def test_files_that_are_not_there_or_no_parquet(tmp_path: Path) -> None:
         return str(caught.value)
 
     assert "no such file or folder: name it with data" in fails(tmp_path / "none")
-    assert "no file *.parquet: put some there" in fails(tmp_path)
+    assert "no file *.parquet, *.csv, *.tsv: put some there" in fails(tmp_path)
     write(tmp_path / "train-0.parquet", COLUMNS)
-    assert "no file test-*.parquet beside" in fails(tmp_path)
+    assert "no file test-*.parquet or .csv beside" in fails(tmp_path)
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 nonsense")
     assert "not a readable Parquet file" in fails(tmp_path / "bad.parquet")
 

@@ -18,6 +18,7 @@ LISTED: Mapping[str, str] = {
     "scaling": "digits are 0..1, as unit asks for: tests/data shows it on other images",
     "sites": "needs data of sites: tests/running/test_site_runs.py",
     "site-dirs": "needs data of sites: tests/running/test_site_runs.py",
+    "only-statistics": "trains nothing: tests/running/test_site_tables.py",
     "site-rows": "needs data of sites: tests/running/test_site_runs.py",
     "suspect-rounds": "acts after a poisoned round: tests/rounds/test_recovery.py",
     "public-dir": "needs a folder of images: tests/running/test_public_runs.py",

@@ -145,4 +145,4 @@ def test_the_reason_why_a_sites_data_is_refused_stays_at_the_site(tmp_path: Path
     assert "site east failed the hello" in log
     assert "its own log says why" in log
     assert "mr-smith" not in log
-    assert "no file *.parquet" in logs[0]
+    assert "no file *.parquet, *.csv, *.tsv" in logs[0]

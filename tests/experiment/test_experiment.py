@@ -304,6 +304,7 @@ OTHER_VALUES = {
     "preset": "paper",
     "plug-ins": "",
     "site-dirs": "elsewhere",
+    "only-statistics": True,
     "metrics-port": 9400,
     "metrics-host": "0.0.0.0",
     "ray-address": "auto",
@@ -346,7 +347,7 @@ def test_fingerprint_changes_with_decisive_keys_alone():
         noise = name.startswith("dp-") and name != "dp-noise-multiplier"
         given |= {"dp-noise-multiplier": 1.0} if noise else {}
         given |= {"method": "term", name: 0.9} if name == "dp-max-weight" else {}
-        given |= SITES if name.startswith("site") else {}
+        given |= SITES if name.startswith(("site", "only")) else {}
         given |= {"server-momentum": 0.5} if name == "server-optimizer" else {}
         needs = known_keys()[name].declarations[0].needs
         for need in needs[:1]:

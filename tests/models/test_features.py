@@ -9,12 +9,12 @@ from fedsuite.models import MODELS, build_model, decompose
 from fedsuite.models.features import check_trained, feature_width, with_features
 from fedsuite.models.fedpara import fedpara
 from fedsuite.models.head import find_head
-from tests.models.test_models import CLASSIFIERS, SHAPES, buildable
+from tests.models.test_models import CLASSIFIERS, OF_WORDS, SHAPES, buildable
 
 
 def inputs_of(name: str) -> torch.Tensor:
     generator = torch.Generator().manual_seed(1)
-    if name == "lstm-reddit":
+    if name in OF_WORDS:
         return torch.randint(10, (4, *SHAPES[name]), generator=generator)
     return torch.randn(4, *SHAPES[name], generator=generator)
 

@@ -40,9 +40,11 @@ SHAPES = {
     "wide-resnet-16-1": (3, 16, 16),
     "mobilenet-v2": (3, 16, 16),
     "lstm-reddit": (10,),
+    "embedding-bag": (10,),
     "torchvision": (3, 40, 40),
 }
-CLASSIFIERS = [name for name in MODELS if name != "lstm-reddit"]
+OF_WORDS = ("lstm-reddit", "embedding-bag")
+CLASSIFIERS = [name for name in MODELS if name not in OF_WORDS]
 
 
 def buildable(names):
@@ -117,6 +119,8 @@ def state(name, seed, **options):
         ("lenet-m", (3, 32, 32), 100, 924_708),
         # Embedding 2,000,000; cells 468,992 + 526,336; scores 2,570,000.
         ("lstm-reddit", (10,), 10_000, 5_565_328),
+        # Embedding 640,000; scores 130.
+        ("embedding-bag", (10,), 2, 640_130),
     ],
 )
 def test_parameter_counts(name, input_shape, num_classes, expected):

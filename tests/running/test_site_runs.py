@@ -75,7 +75,7 @@ def test_a_table_that_no_catalogue_knows(tmp_path: Path) -> None:
     assert json.loads(rounds[-1])["accuracy_mean"] > 0.6
     with pytest.raises(DataError, match="2 columns hold 2 numbers per row: data set own"):
         run(tmp_path, "wrong", keys | {"table-columns": 3})
-    with pytest.raises(ConfigError, match="it has no rows of its own; name those who"):
+    with pytest.raises(ConfigError, match="it has no rows of its own: name the folder"):
         run(tmp_path, "alone", {"dataset": "own-table", "model": "linear"})
 
 
