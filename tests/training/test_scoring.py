@@ -230,8 +230,8 @@ def test_a_changed_model_is_scored_anew(monkeypatch: pytest.MonkeyPatch) -> None
     model.running_mean[0] = 5.0  # type: ignore[index]
     assert whole.scores(model) != before
     calls: list[Any] = []
-    monkeypatch.setattr(scoring, "evaluate_model", lambda *a: calls.append(a) or (0.0, 0.0))
-    # Two zeros are scores as well, and remembered.
+    monkeypatch.setattr(scoring, "model_scores", lambda *a: calls.append(a) or {})
+    # No score at all is remembered too.
     other = WholeTest(Split(torch.eye(3), torch.arange(3)))
     assert other.scores(model) == other.scores(model)
     assert len(calls) == 1

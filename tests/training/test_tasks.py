@@ -1,4 +1,4 @@
-"""Losses and scores of each task, against numbers by hand and the library's on pooled rows."""
+"""Losses and scores of each task, against numbers by hand."""
 
 import math
 
