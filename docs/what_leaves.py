@@ -74,8 +74,8 @@ _METRICS: Mapping[str, str] = {
     "num-steps": "steps of local training",
     "loss": "mean loss of training, or on the site's test rows",
     "accuracy": "accuracy on the site's test rows",
-    "scores": "further scores on the site's test rows, where the key `scores` asks for them: "
-    "with `confusion-matrix` rows of each class",
+    "scores": "further scores on the site's test rows, where the key `scores` asks for "
+    "them; with `confusion-matrix`, rows of each class",
     "one-class": "the class that the model takes all test rows for, where it does",
     "examples": "rows of a score, in names such as `validation-examples`",
     "received-training-loss": "the received model's loss over the training rows, with "

@@ -177,9 +177,9 @@ def legend(comparison: Comparison) -> str:
     """Return the explanation of the differences."""
     falls = "" if comparison.score.higher_is_better else "Below 0 is better. "
     return falls + (
-        f"Minus {comparison.baseline}, pair by pair of the same seed and partition: mean of "
-        "the differences, their 95 % t interval where there are two pairs or more, and in how "
-        "many pairs they are above 0. Where each seed drew its own test rows, the "
+        f"Minus {comparison.baseline}, pair by pair of the same seed and partition: mean "
+        "of the differences, their 95 % t interval where there are two pairs or more, and "
+        "in how many pairs they are above 0. Where each seed drew its own test rows, the "
         "corrected interval (Nadeau and Bengio) allows for the rows that splits share."
     )
 

@@ -111,7 +111,7 @@ def integrated_brier_score(times: Vector, events: Vector, survival: Steps) -> fl
         return float("nan")
     knots = np.unique(np.concatenate([[0.0], times, survival.times]))
     grid = knots[(knots >= 0) & (knots < horizon)]
-    uncensored = kaplan_meier(times, 1.0 - seen)
+    uncensored = kaplan_meier(times, np.where(seen, 0.0, 1.0))
     predicted = survival.at(grid)
     died = (times[:, None] <= grid) & seen[:, None]
     alive = times[:, None] > grid

@@ -126,7 +126,8 @@ def _private_terms(
     data, model = client.train_data, client.model
 
     def labels(rows: Tensor) -> Tensor:
-        return client.training.loss_function(model, data.features[rows], data.labels[rows])
+        loss_function = client.training.loss_on(data.labels)
+        return loss_function(model, data.features[rows], data.labels[rows])
 
     def less_forgetting(rows: Tensor) -> Tensor:
         features = data.features[rows]

@@ -53,7 +53,7 @@ class NewtonClient(FederatedClient):
         decay = self.training.weight_decay / 2
 
         def summed(vector: Tensor) -> Tensor:
-            pieces = zip(named.items(), vector.split(sizes), strict=True)
+            pieces = zip(named.items(), torch.split(vector, sizes), strict=True)
             parameters = {name: piece.view_as(p) for (name, p), piece in pieces}
 
             def at(inputs: Tensor) -> Any:
@@ -67,4 +67,5 @@ class NewtonClient(FederatedClient):
         point = start.clone().requires_grad_()
         value = summed(point)
         (gradient,) = torch.autograd.grad(value, point)
-        return value.detach(), gradient, hessian(summed, start)
+        curvature: Tensor = hessian(summed, start)  # type: ignore[no-untyped-call]
+        return value.detach(), gradient, curvature

@@ -69,8 +69,7 @@ def newton_step(gradient: Vector, hessian: Vector) -> Vector:
     hessian
         Its Hessian ``[p, p]``, symmetric; it may be singular.
     """
-    step: Vector = np.linalg.lstsq(hessian, -gradient, rcond=1e-12)[0]
-    return step
+    return np.asarray(np.linalg.lstsq(hessian, -gradient, rcond=1e-12)[0], np.float64)
 
 
 class Newton(GatheredStrategy):
