@@ -1,4 +1,4 @@
-"""FedAvg on Fed-TCGA-BRCA as a plain loop: what of the table is the method, and what is luck.
+"""FedAvg on Fed-TCGA-BRCA as a plain loop: what is the method, and what is luck.
 
     python simulations/tcga_brca/loop.py
 
