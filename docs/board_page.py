@@ -7,10 +7,10 @@ from pathlib import Path
 from statistics import fmean
 
 from repository_pages import BOARD
-from simulations.leaderboard.page import FINALS, read_table
-from simulations.leaderboard.scores import Final
 
 from fedsuite.core.registry import METHODS
+from simulations.leaderboard.page import FINALS, read_table
+from simulations.leaderboard.scores import Final
 
 REFERENCES = ("fedavg", "fedavg-narrow", "fedavg-ft", "standalone", "standalone-adam")
 """What a method has to beat: FedAvg, fine-tuning, training alone."""
@@ -23,12 +23,13 @@ Means = Mapping[str, Mapping[str, float]]
 _BEGINNING = """
 # The boards at a glance
 
-**Look for blue: there a method lies above FedAvg, fine-tuning and training alone.** Each cell
-is the mean accuracy over clients and seeds in per cent. The colour is the difference from the
-strongest of these references on the problem: blue is above it, orange below, and {scale:.0f} points
-have the full colour. A click on a heading sorts.
+**Look for blue: there a method lies above FedAvg, fine-tuning and training alone.** Each
+cell is the mean accuracy over clients and seeds in per cent. The colour is the difference
+from the strongest of these references on the problem: blue is above it, orange below, and
+{scale:.0f} points have the full colour. A click on a heading sorts.
 
-A colour is no proof. The pages of the boards have intervals, placebos, worst clients and costs.
+A colour is no proof. The pages of the boards have intervals, placebos, worst clients and
+costs.
 """
 
 
@@ -68,7 +69,7 @@ def rendered() -> str:
             "",
             "## The first board",
             "",
-            "Clients trained in few rounds there: do not choose by it. "
+            "Clients trained in few rounds there: do not choose by it.",
             "[Its tables](first_leaderboard.md) say more.",
             "",
             heat_map(first),
