@@ -32,7 +32,8 @@ _BEGINNING = """
 
 An experiment sets a key in its file, `num-rounds = 20`, or on the command line,
 `--set num-rounds=20`. The page has {count} keys.
-[Experiments](../how-to/experiments.md) says how a file is read, and `fedsuite methods NAME --all` prints the keys of one method.
+[Experiments](../how-to/experiments.md) says how a file is read, and
+`fedsuite methods NAME --all` prints the keys of one method.
 
 ```{{raw}} html
 <p><input class="key-filter" type="search" placeholder="Filter: name, meaning or owner"
