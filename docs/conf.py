@@ -30,6 +30,7 @@ html_theme = "furo"
 html_title = f"fedsuite {version}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = ["site.js"]
 html_copy_source = False
 pygments_style = "friendly"
 pygments_dark_style = "monokai"

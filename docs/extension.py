@@ -3,10 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+from board_page import write_board
 from diagrams import write_diagrams
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
+from key_page import write_keys
 from method_pages import write_methods
+from partition_pictures import write_partitions
 from reference_pages import write_reference
 from repository_pages import GENERATED, relinked, write_pages
 from restructured import plain_line
@@ -20,6 +23,9 @@ def generate(app: Sphinx, config: Any) -> None:
     write_reference(folder / "reference")
     write_methods(folder / "methods")
     write_diagrams(folder / "diagrams")
+    write_keys(folder / "keys.md")
+    write_board(folder / "results" / "board.md")
+    write_partitions(folder / "partitions")
     pages = sorted((folder / "reference").glob("*.md"))
     config.autosummary_generate = [str(page) for page in pages]
 

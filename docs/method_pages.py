@@ -9,6 +9,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from method_costs import Sent, measured
 from method_figures import Line, draw
@@ -35,6 +36,7 @@ from simulations.leaderboard.suite import Problem, Suite, read_suite
 
 BOARD = ROOT / "simulations" / "leaderboard"
 IDEAS = ROOT / "docs" / "ideas.toml"
+EQUATIONS = ROOT / "docs" / "equations.toml"
 
 FAMILIES = {
     "averaging": "Averages of models",
@@ -134,6 +136,8 @@ def write_methods(folder: Path) -> None:
     families = pages_by_family()
     for page in (page for pages in families.values() for page in pages):
         (folder / f"{page.name}.md").write_text(written(page, folder))
+    for family, pages in families.items():
+        (folder / f"family-{family}.md").write_text(_family(family, pages))
     (folder / "index.md").write_text(_listed(families))
 
 
@@ -143,14 +147,23 @@ def _listed(families: Mapping[str, Sequence[Page]]) -> str:
         "# Methods\n\nEach page has an idea, results, equations, keys, traffic and work.\n"
     ]
     for family, pages in families.items():
-        lines = [["method", "what it does", "paper"]]
-        lines += [
-            [f"[{p.name}]({p.name}.md)", _summary(p.strategy), p.paper] for p in pages
-        ]
-        parts.append(f"## {FAMILIES[family]}\n\n{markdown_table(lines, (0, 1, 2))}")
-    names = "\n".join(page.name for pages in families.values() for page in pages)
+        parts.append(f"## {FAMILIES[family]}\n\n{_table(pages)}")
+    names = "\n".join(f"family-{family}" for family in families)
     parts.append(f"```{{toctree}}\n:hidden:\n\n{names}\n```\n")
     return "\n".join(parts)
+
+
+def _family(family: str, pages: Sequence[Page]) -> str:
+    """Return a family's page; the sidebar has its methods by the command line's names."""
+    names = "\n".join(f"{page.name} <{page.name}>" for page in pages)
+    title = f"# {FAMILIES[family]}\n\n{_table(pages)}"
+    return f"{title}\n```{{toctree}}\n:hidden:\n\n{names}\n```\n"
+
+
+def _table(pages: Sequence[Page]) -> str:
+    lines = [["method", "what it does", "paper"]]
+    lines += [[f"[{p.name}]({p.name}.md)", _summary(p.strategy), p.paper] for p in pages]
+    return markdown_table(lines, (0, 1, 2))
 
 
 def written(page: Page, folder: Path) -> str:
@@ -175,6 +188,7 @@ def written(page: Page, folder: Path) -> str:
             _results(page, folder),
             "## Equations and deviations",
             "",
+            typeset(page.name),
             _rest(_explained(page.strategy.__module__)),
             "",
             "## Keys",
@@ -201,6 +215,23 @@ def _shell(value: Value) -> str:
 @cache
 def _ideas() -> dict[str, str]:
     return tomllib.loads(IDEAS.read_text())
+
+
+@cache
+def _equations() -> dict[str, Any]:
+    return tomllib.loads(EQUATIONS.read_text())
+
+
+def typeset(name: str) -> str:
+    """Return a method's equations with their signs named, as Markdown; "" for none."""
+    entry, common = _equations().get(name), _equations()["common"]
+    if entry is None:
+        return ""
+    parts = [f"$$\n{formula}\n$$\n" for formula in entry["equations"]]
+    for line in entry["where"]:
+        sign, _, meaning = line.partition(": ")
+        parts.append(f"- ${sign}$: {meaning or common[sign]}")
+    return "\n".join([*parts, ""])
 
 
 def _summary(strategy: type) -> str:

@@ -3,6 +3,8 @@
 import os
 import re
 import shutil
+from collections.abc import Sequence
+from html import escape
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -10,6 +12,9 @@ GENERATED = "generated"
 """Folder of `docs/` for pages that are made when the site is built; git ignores it."""
 
 BOARD = ROOT / "simulations" / "leaderboard"
+
+FOLDED = ("results/leaderboard", "results/first_leaderboard")
+"""Copies whose long tables are closed at first."""
 
 _LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
 
@@ -31,7 +36,7 @@ def copied_pages() -> dict[Path, str]:
         BOARD / "first" / "protocol.md": "results/first_protocol",
         ROOT / "benchmarks" / "README.md": "results/benchmarks",
         ROOT / "benchmarks" / "log.md": "results/benchmarks_log",
-        ROOT / "benchmarks" / "results" / "gpu-faked" / "README.md": "results/gpu_faked",
+        ROOT / "benchmarks" / "results" / "gpu-faked" / "README.md": "gpu_faked",
         ROOT / "benchmarks" / "results" / "gpu-h200" / "README.md": "results/gpu_h200",
     }
     for page in sorted((ROOT / "apps").glob("*/README.md")):
@@ -83,4 +88,34 @@ def write_pages(folder: Path) -> None:
     for source, name in copied_pages().items():
         page = folder / f"{name}.md"
         page.parent.mkdir(parents=True, exist_ok=True)
-        page.write_text(relinked(source.read_text(), source, page))
+        text = relinked(source.read_text(), source, page)
+        page.write_text(folded(text) if name in FOLDED else text)
+
+
+def folded(text: str, longest: int = 12) -> str:
+    """Return a page whose long tables are closed until somebody opens them.
+
+    Parameters
+    ----------
+    text
+        Markdown.
+    longest
+        Most lines of a table that stays open.
+    """
+    lines: list[str] = []
+    table: list[str] = []
+    for line in (*text.splitlines(), ""):
+        if line.startswith("|"):
+            table.append(line)
+            continue
+        lines += _closed(table) if len(table) > longest else table
+        table = []
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def _closed(table: Sequence[str]) -> list[str]:
+    columns = [cell.strip() for cell in table[0].strip("|").split("|")]
+    title = f"{len(table) - 2} rows: {', '.join(dict.fromkeys(columns))}"
+    opening = f"<details><summary>{escape(title)}</summary>"
+    return ["", opening, "", *table, "", "</details>", ""]

@@ -29,6 +29,7 @@ from fedsuite.experiment.command_options import (
     StandaloneOption,
     overrides,
 )
+from fedsuite.experiment.completion import complete_method
 from fedsuite.results.tables import print_table
 
 
@@ -114,7 +115,10 @@ def common(
 
 @app.command()
 def init(
-    method: Annotated[str, typer.Argument(help="Method to begin with.")] = "fedavg",
+    method: Annotated[
+        str,
+        typer.Argument(help="Method to begin with.", autocompletion=complete_method),
+    ] = "fedavg",
     own_app: Annotated[
         bool,
         typer.Option(
@@ -246,7 +250,10 @@ def resume(
 
 @app.command()
 def methods(
-    name: Annotated[str | None, typer.Argument(help="A method: prints its keys.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="A method: prints its keys.", autocompletion=complete_method),
+    ] = None,
     every: Annotated[
         bool, typer.Option("--all", help="Also the keys that every experiment has.")
     ] = False,

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from fedsuite.experiment.command_options import FileArgument, SetOption, overrides
+from fedsuite.experiment.completion import complete_methods, complete_setting
 
 WorkersOption = Annotated[int, typer.Option(help="Runs at a time; 0: one per core.", min=0)]
 
@@ -15,7 +16,10 @@ def sweep(
     grid: Annotated[
         list[str] | None,
         typer.Option(
-            "--grid", metavar="KEY=A,B,C", help="Values of a key; may be repeated."
+            "--grid",
+            metavar="KEY=A,B,C",
+            help="Values of a key; may be repeated.",
+            autocompletion=complete_setting,
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(help="Number of seeds per point.", min=1)] = 1,
@@ -40,7 +44,12 @@ def sweep(
 
 def tune(
     file: FileArgument,
-    methods: Annotated[str, typer.Option(help="Methods to tune, comma-separated.")],
+    methods: Annotated[
+        str,
+        typer.Option(
+            help="Methods to tune, comma-separated.", autocompletion=complete_methods
+        ),
+    ],
     keys: Annotated[
         str, typer.Option(help="Keys of options to tune too, comma-separated.")
     ] = "",

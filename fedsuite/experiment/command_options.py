@@ -7,11 +7,17 @@ from typing import Annotated
 import typer
 
 from fedsuite.core.keys import Value
+from fedsuite.experiment.completion import complete_setting
 
 FileArgument = Annotated[Path, typer.Argument(help="Experiment file (TOML).")]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a key; may be repeated."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Override a key; may be repeated.",
+        autocompletion=complete_setting,
+    ),
 ]
 RunArgument = Annotated[Path, typer.Argument(help="Folder of the run.")]
 RunsArgument = Annotated[list[Path], typer.Argument(help="Folders of runs.")]

@@ -67,6 +67,8 @@ def goal_of(page: Path, link: str) -> Path | None:
         name = str(path.relative_to(generated)).removesuffix(".md")
         if name in [f"methods/{page}" for page in ("index", *METHODS)]:
             return path
+        if name in ("keys", "results/board"):
+            return path
         return next((p for p, at in copied_pages().items() if at == name), None)
     candidates = (
         path,
