@@ -9,6 +9,7 @@ NumPyClient, and messages through :mod:`fedsuite.training.app`.
 import math
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -185,9 +186,22 @@ class FederatedClient(NumPyClient):
         return Reply({ARRAYS: trained}, self.train_metrics(summary))
 
     def on_evaluate(self, request: Request) -> Reply:
-        """Evaluate the received model on the client's test and validation data."""
+        """Evaluate :meth:`evaluated` on the client's test and validation data."""
+        return self.evaluation(self.evaluated(request))
+
+    def evaluated(self, request: Request) -> nn.Module:
+        """Return the model that the client is scored with: the received one.
+
+        What a user of the run predicts with, too. A method that gives a client another one
+        overrides this. It may be ``self.model``, which holds it until the next message.
+        """
         load_arrays(self.model, request.arrays[ARRAYS])
-        return self.evaluation()
+        return self.model
+
+    def model_for(self, request: Request) -> nn.Module:
+        """Return a copy of what :meth:`evaluated` makes of a message, ready to predict."""
+        self.heard = request.config
+        return deepcopy(self.evaluated(request)).eval()
 
     def loss(self, model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
         """Return the mean loss of a mini-batch: the options' loss, or LSR's if that is on.
@@ -336,15 +350,16 @@ class FederatedClient(NumPyClient):
         """Return the metrics that a training reports."""
         return train_metrics(len(self.train_data), summary)
 
-    def evaluation(self) -> Reply:
-        """Return the scores of ``self.model`` on all rows that it is scored on."""
-        loss, accuracy = evaluate_model(self.model, self.test_data)
+    def evaluation(self, model: nn.Module | None = None) -> Reply:
+        """Return the scores of a model, None being ``self.model``, on all scored rows."""
+        model = self.model if model is None else model
+        loss, accuracy = evaluate_model(model, self.test_data)
         count = count_targets(self.test_data.labels)
         metrics = {NUM_EXAMPLES: count, "loss": loss, "accuracy": accuracy}
         if self.validation_data is not None:
-            metrics |= validation_scores(self.model, self.validation_data)
+            metrics |= validation_scores(model, self.validation_data)
         whole = self.scoring.whole_test
-        return Reply(metrics={**metrics, **(whole.scores(self.model) if whole else {})})
+        return Reply(metrics={**metrics, **(whole.scores(model) if whole else {})})
 
     def load_state(self, request: Request) -> Arrays | None:
         """Return the stored state to start from, or None if there is none yet."""
