@@ -67,11 +67,13 @@ class OwnRows(Source):
             num_train=len(checked.train),
             ids=None if checked.owners is None else _numbered(checked.owners),
             groups=None if checked.ids is None else np.concatenate(checked.ids),
+            columns=checked.columns,
         )
 
     @override
     def described(self, spec: DatasetSpec, raw: RawData) -> DatasetSpec:
-        return _described(spec, raw.features, int(raw.labels.max()))
+        described = _described(spec, raw.features, int(raw.labels.max()))
+        return replace(described, columns=raw.columns)
 
 
 def _numbered(owners: tuple[IntArray, IntArray]) -> IntArray:

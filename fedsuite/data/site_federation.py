@@ -93,6 +93,11 @@ class SiteFederation(FederatedData):
             "fingerprint": self.fingerprint,
         }
 
+    @property
+    @override
+    def columns(self) -> tuple[str, ...]:
+        return self.client(0).columns if 0 in self._sites else ()
+
     @override
     def client(self, client_id: int) -> ClientData:
         if client_id not in self._sites:

@@ -43,6 +43,8 @@ class RawData:
     never_right
         Label that no prediction matches, such as the unknown word; ``None`` for no such
         label.
+    columns
+        Names of a table's inputs in their order; empty where the source does not say them.
     """
 
     features: npt.NDArray[Any]
@@ -52,6 +54,7 @@ class RawData:
     groups: IntArray | None = None
     strata: IntArray | None = None
     never_right: int | None = None
+    columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,10 @@ class DatasetSpec:
     reader
         Function of one's own that reads the rows, as ``module:name``; its rows then say
         classes and shape. Empty for a source that knows.
+    class_names
+        Name of each class, in the order of the labels; empty where they are numbers alone.
+    columns
+        Names of a table's inputs in their order; empty where nobody says them.
     """
 
     name: str
@@ -115,6 +122,8 @@ class DatasetSpec:
     resize: bool = False
     files: tuple[str, ...] = ()
     reader: str = ""
+    class_names: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
 
     @property
     def file_patterns(self) -> tuple[str, ...]:

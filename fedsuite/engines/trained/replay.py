@@ -19,7 +19,7 @@ from typing_extensions import override
 from fedsuite.clients.decomposition.filter_decomposition import DecomposedClient
 from fedsuite.core.errors import RunError
 from fedsuite.core.keys import AUTO
-from fedsuite.core.logs import write_line
+from fedsuite.core.logs import log_scope, write_line
 from fedsuite.data import ClientData, Split
 from fedsuite.engines.api import experiment_of
 from fedsuite.engines.local import LocalGrid
@@ -65,7 +65,7 @@ def client_model(run: Run, client: Client) -> nn.Module:
     experiment = experiment_of(run.path)
     client_id = client_number(experiment, client)
     checkpoint = _last_checkpoint(run.path, experiment)
-    with flower_identity():
+    with flower_identity(), log_scope(run=run.path.name):
         request = _evaluation(experiment, checkpoint, client_id)
     store = FileStore(_states_of(experiment, run.path))
     version = request.start_version
@@ -117,9 +117,7 @@ def _states_of(experiment: Experiment, folder: Path) -> Path:
     return state_folder(experiment, folder.name)
 
 
-def _evaluation(
-    experiment: Experiment, checkpoint: Checkpoint, client_id: int
-) -> Request:
+def _evaluation(experiment: Experiment, checkpoint: Checkpoint, client_id: int) -> Request:
     """Return the message that a client gets to evaluate after the checkpoint."""
     data = federated_data(experiment)
     model = network_model(experiment, data)
@@ -141,9 +139,7 @@ def _evaluation(
         for request in unpack_requests(message.content, kind, group, client_id)[0]:
             if request.client_id == client_id and kind == EVALUATE:
                 return request
-    raise RunError(
-        f"client {client_id}: method {experiment['method']} evaluates no client"
-    )
+    raise RunError(f"client {client_id}: method {experiment['method']} evaluates no client")
 
 
 def _only_member(strategy: FederatedStrategy, client_id: int) -> None:
@@ -195,9 +191,7 @@ def _compare(
     participant: FederatedClient | DecomposedClient,
 ) -> None:
     """Say so where the model's accuracy is not the one that the run recorded."""
-    recorded: Mapping[Client, float] = run.client_values(
-        EVALUATE, "accuracy", server_round
-    )
+    recorded: Mapping[Client, float] = run.client_values(EVALUATE, "accuracy", server_round)
     inner = participant.client if isinstance(participant, DecomposedClient) else participant
     mine = evaluate_model(model, inner.test_data)[1]
     noted = recorded.get(client, recorded.get(inner.client_id))
