@@ -396,7 +396,8 @@ def _start(experiment: Experiment, folder: Path | None, drawn: Arrays) -> Initia
         if before != start.fingerprint:
             raise RunError(
                 f"{folder} began with another model of {KEY} ({one_line(before)[:12]} "
-                f"then, {start.fingerprint[:12]} now): put that one back, or start a new run"
+                f"then, {start.fingerprint[:12]} now): put that one back, or start a new "
+                "run"
             )
     return start
 
