@@ -2,6 +2,8 @@
 
 import csv
 import json
+import shlex
+import shutil
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +22,8 @@ from fedsuite.engines.trained import predict as predict_module
 from fedsuite.engines.trained.inputs import model_inputs
 from fedsuite.engines.trained.outputs import read_outputs
 from fedsuite.results.model_facts import ModelFacts
+from fedsuite.results.tables import csv_table
+from tests.docs.pages import DOCS, blocks, commands
 from tests.small_runs import SMALL
 
 NAMES = ("weight", "age", "height", "pulse")
@@ -226,3 +230,18 @@ def test_damaged_facts_are_one_line(hospitals, tmp_path):
 def test_an_unknown_task_is_not_guessed():
     with pytest.raises(FedsuiteError, match="task 'ranking'"):
         read_outputs("ranking", torch.zeros(1, 2), ("0", "1"))
+
+
+def test_the_page_works(hospitals, tmp_path, monkeypatch):
+    """The first program and command of how-to/use_the_model.md."""
+    page = (DOCS / "how-to" / "use_the_model.md").read_text()
+    (program,) = [text for kind, text in blocks(page) if kind == "python"]
+    shutil.copytree(hospitals.path, tmp_path / "runs" / "hospitals")
+    (tmp_path / "patients.csv").write_text(csv_table([NAMES, (1, 2, 3, 4), (4, 3, 2, 1)]))
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(program, names)
+    assert len(names["predictions"]) == len(names["of_one_hospital"]) == 2
+    command = shlex.split(commands(page)[0])[1:]
+    assert CliRunner().invoke(app, command, catch_exceptions=False).exit_code == 0
+    assert (tmp_path / "predictions.csv").read_text().startswith("prediction,")
