@@ -132,8 +132,8 @@ def test_clients_are_scored_with_the_model_of_their_last_training(
         sent[client.client_id] = bits(reply.arrays["arrays"])
         return reply
 
-    def watched(client: FedALAClient, model: nn.Module) -> Reply:
-        found = bits(model_arrays(model))
+    def watched(client: FedALAClient, model: nn.Module | None = None) -> Reply:
+        found = bits(model_arrays(model or client.model))
         scored.setdefault(client.client_id, []).append(found)
         return evaluation(client, model)
 
