@@ -113,8 +113,8 @@ MAY_IMPORT = {
     "callbacks": "core messages rounds results",
     "running": "core messages data models rounds training workarounds strategies clients "
     "experiment results callbacks",
-    "engines": "core messages rounds training workarounds clients experiment results "
-    "callbacks running",
+    "engines": "core messages data models rounds training workarounds clients experiment "
+    "results callbacks running",
     "sweeps": "core models experiment results engines",
     "deploy": "core data workarounds experiment results engines",
     "cli": "core data models strategies experiment results engines sweeps deploy",

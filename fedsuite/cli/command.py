@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 from fedsuite import __version__
 from fedsuite.cli.analyse import app as analyse_app
 from fedsuite.cli.many_runs import sweep, tune
+from fedsuite.cli.model_commands import export, predict
 from fedsuite.core.errors import ConfigError, FedsuiteError, Stopped, printable
 from fedsuite.core.extras import naming_extras
 from fedsuite.core.output import outliving_readers, print_line
@@ -456,7 +457,7 @@ def fairness(
         print(f"tables: {output}")
 
 
-for command in (sweep, tune):
+for command in (predict, export, sweep, tune):
     app.command()(command)
 
 

@@ -18,6 +18,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "prometheus": ("prometheus-client>=0.20",),
     "vision": ("torchvision",),
     "dp": ("dp-accounting>=0.6,<0.7",),
+    "onnx": ("onnx>=1.17", "onnxscript>=0.3"),
 }
 """Requirements of each extra, as in ``pyproject.toml``."""
 
@@ -33,6 +34,8 @@ EXTRA_OF = {
     "prometheus_client": "prometheus",
     "torchvision": "vision",
     "dp_accounting": "dp",
+    "onnx": "onnx",
+    "onnxscript": "onnx",
 }
 """Extra by package, of packages that a node and a Flower app do without."""
 

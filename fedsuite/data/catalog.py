@@ -46,6 +46,10 @@ _SPECS = (
         name="fashion-mnist",
         description="clothes 28x28 grey, 60,000 / 10,000 rows",
         num_classes=10,
+        class_names=(
+            *("T-shirt/top", "trouser", "pullover", "dress", "coat"),
+            *("sandal", "shirt", "sneaker", "bag", "ankle boot"),
+        ),
         input_shape=(1, 28, 28),
         mean=(0.2860,),
         std=(0.3530,),
@@ -68,6 +72,10 @@ _SPECS = (
         name="cifar10",
         description="photographs 32x32 colour, 10 classes, 50,000 / 10,000 rows",
         num_classes=10,
+        class_names=(
+            *("airplane", "automobile", "bird", "cat", "deer"),
+            *("dog", "frog", "horse", "ship", "truck"),
+        ),
         input_shape=(3, 32, 32),
         mean=(0.4914, 0.4822, 0.4465),
         std=(0.2470, 0.2435, 0.2616),

@@ -146,6 +146,16 @@ class FederatedData:
         return self.spec.num_classes
 
     @property
+    def class_names(self) -> tuple[str, ...]:
+        """Name of each class, its number where it has none."""
+        return self.spec.class_names or tuple(map(str, range(self.num_classes)))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of a table's inputs in their order; empty where they are not known here."""
+        return self.spec.columns
+
+    @property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one input, without the batch."""
         return self.spec.input_shape

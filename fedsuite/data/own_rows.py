@@ -68,11 +68,13 @@ class OwnRows(Source):
             num_train=len(checked.train),
             ids=None if checked.owners is None else _numbered(checked.owners),
             groups=None if checked.ids is None else np.concatenate(checked.ids),
+            columns=checked.columns,
         )
 
     @override
     def described(self, spec: DatasetSpec, raw: RawData) -> DatasetSpec:
-        return _described(spec, raw.features, _width(raw.labels))
+        described = _described(spec, raw.features, _width(raw.labels))
+        return replace(described, columns=raw.columns)
 
 
 def _width(labels: npt.NDArray[Any]) -> int:

@@ -156,6 +156,11 @@ class SiteFederation(FederatedData):
             "fingerprint": self.fingerprint,
         }
 
+    @property
+    @override
+    def columns(self) -> tuple[str, ...]:
+        return self.client(0).columns if 0 in self._sites else ()
+
     @override
     def client(self, client_id: int) -> ClientData:
         site = self._site(client_id)

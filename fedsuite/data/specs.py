@@ -46,6 +46,8 @@ class RawData:
     never_right
         Label that no prediction matches, such as the unknown word; ``None`` for no such
         label.
+    columns
+        Names of a table's inputs in their order; empty where the source does not say them.
     """
 
     features: npt.NDArray[Any]
@@ -55,6 +57,7 @@ class RawData:
     groups: IntArray | None = None
     strata: IntArray | None = None
     never_right: int | None = None
+    columns: tuple[str, ...] = ()
 
     @property
     def by_class(self) -> bool:
@@ -108,9 +111,10 @@ class DatasetSpec:
         classes and shape. Empty for a source that knows.
     schema
         Columns of a table; None where rows are no table, or nobody named its columns.
+    columns
+        Names of a table's inputs in their order; empty where nobody says them.
     class_names
-        Names of the classes in order, such as those of folders; empty where classes are
-        numbers.
+        Name of each class, in the order of the labels; empty where they are numbers alone.
     words
         Whether inputs are numbers of words, int64, which an embedding takes.
     """
@@ -136,6 +140,7 @@ class DatasetSpec:
     reader: str = ""
     task: str = CLASSIFICATION.name
     schema: TableSchema | None = None
+    columns: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
     words: bool = False
 

@@ -16,23 +16,26 @@ from fedsuite.core.progress import Work, shown
 from fedsuite.engines.room import Room
 
 if TYPE_CHECKING:
+    from fedsuite.engines.trained.run import Run
     from fedsuite.experiment.experiment import Experiment
     from fedsuite.results.compare import Comparison
-    from fedsuite.results.reader import Run
+    from fedsuite.rounds.events import Callback
 
 Engine = Literal["local", "ray", "deployment"]
 ENGINES: tuple[Engine, ...] = ("local", "ray", "deployment")
 
 
 def run(
-    experiment: str | Path | Mapping[str, Value],
+    experiment: str | Path | Mapping[str, object],
     *,
     engine: Engine | None = None,
     seed: int | None = None,
-    overrides: Mapping[str, Value] | None = None,
+    overrides: Mapping[str, object] | None = None,
     num_supernodes: int = 0,
     client_cpus: int = 1,
     client_gpus: float = 0.0,
+    callbacks: Sequence["Callback"] = (),
+    **keys: object,
 ) -> "Run":
     """Run an experiment and return the run.
 
@@ -54,6 +57,13 @@ def run(
         clients.
     client_cpus, client_gpus
         CPUs and GPUs that Ray reserves per working client.
+    callbacks
+        Objects of :class:`fedsuite.callbacks.Callback`, called at the start, after each
+        round and at the end; of the engine local alone.
+    **keys
+        More overrides, in snake case, such as ``num_rounds=3``. Names of keys may have
+        underscores everywhere here, and a function or class of a module may stand for its
+        ``"module:name"``, such as ``model=Net``.
 
     Returns
     -------
@@ -69,13 +79,14 @@ def run(
     """
     from fedsuite.experiment.experiment import Experiment
 
-    changes = dict(overrides or {})
+    changes = _kebab({**(overrides or {}), **keys})
     if seed is not None:
         changes["seed"] = seed
     if engine is not None:
         changes["engine"] = engine
     if isinstance(experiment, Mapping):
-        chosen = Experiment.from_values({**experiment, **changes}, tuple(changes))
+        values = {**_kebab(experiment), **changes}
+        chosen = Experiment.from_values(values, tuple(changes))
     else:
         chosen = Experiment.load(Path(experiment), changes)
     if chosen.note:
@@ -83,7 +94,54 @@ def run(
     resolved = at_home(chosen)
     folder = Path(str(resolved["output-dir"])) / str(resolved["run-name"])
     room = Room(num_supernodes, client_cpus, client_gpus)
-    return _start(resolved, folder, room)
+    if callbacks and resolved["engine"] != "local":
+        raise ConfigError(
+            f"callbacks: with engine = {resolved['engine']!r} the rounds go on in another "
+            "process: take the engine local, or leave them out"
+        )
+    return _start(resolved, folder, room, callbacks)
+
+
+def _kebab(values: Mapping[str, object]) -> dict[str, Value]:
+    """Return values of keys as an experiment has them, with names in kebab case."""
+    return {name.replace("_", "-"): _named(name, v) for name, v in values.items()}
+
+
+def _named(key: str, value: object) -> Value:
+    """Return a value of a key; of a function or class its ``module:name``."""
+    if not callable(value):
+        return value  # type: ignore[return-value]  # Experiment checks it
+    module, name = value.__module__, value.__qualname__  # type: ignore[attr-defined]
+    if module == "__main__" or "<locals>" in name:
+        raise ConfigError(
+            f"key {key}: {name} is of this program alone, and workers, `fedsuite resume` "
+            f"and load_run import it: put it into a module, such as networks.py, and give "
+            f'"networks:{name.rpartition(".")[2]}"'
+        )
+    return f"{module}:{name}"
+
+
+def load_run(path: str | Path) -> "Run":
+    """Read the folder of a run that has ended, was killed, or goes on.
+
+    Parameters
+    ----------
+    path
+        The run's folder.
+
+    Returns
+    -------
+    Run
+        Its rows, and its model: ``model()``, ``client_model(NAME)``, ``predict(data)``.
+
+    Raises
+    ------
+    RunError
+        If the folder holds no run, or a file is missing or damaged.
+    """
+    from fedsuite.engines.trained.run import Run
+
+    return Run.read(path)
 
 
 def resume(
@@ -173,7 +231,6 @@ def resumable(
         If the run is finished, or has no such checkpoint.
     """
     from fedsuite.experiment.experiment import Experiment
-    from fedsuite.results.reader import load_run
 
     run = load_run(folder)
     ends = run.manifest["status"] == "finished" and from_round is None
@@ -234,7 +291,12 @@ def _free_name(output: Path, stem: str) -> str:
     return unique
 
 
-def _start(experiment: "Experiment", folder: Path, room: Room) -> "Run":
+def _start(
+    experiment: "Experiment",
+    folder: Path,
+    room: Room,
+    callbacks: Sequence["Callback"] = (),
+) -> "Run":
     num_clients = experiment.num_clients
     if not 0 <= room.num_supernodes <= num_clients:
         raise ConfigError(
@@ -242,7 +304,6 @@ def _start(experiment: "Experiment", folder: Path, room: Room) -> "Run":
             f"{num_clients} clients"
         )
     room.check(str(experiment["engine"]), str(experiment["device"]))
-    from fedsuite.results.reader import load_run
     from fedsuite.results.writer import RunFolder
 
     with outliving_terminal():
@@ -251,7 +312,8 @@ def _start(experiment: "Experiment", folder: Path, room: Room) -> "Run":
                 if experiment["engine"] == "local":
                     from fedsuite.engines.local import run_local
 
-                    run_local(experiment, folder, num_supernodes=room.num_supernodes)
+                    nodes = room.num_supernodes
+                    run_local(experiment, folder, num_supernodes=nodes, callbacks=callbacks)
                 else:
                     _run_in_flower(experiment, folder, room)
         except (KeyboardInterrupt, SystemExit) as error:
@@ -327,7 +389,6 @@ def _run_in_flower(experiment: "Experiment", folder: Path, room: Room) -> None:
 def where_it_stopped(folder: Path, command: Sequence[str]) -> str:
     """Return the place where a run stopped, and the command to go on."""
     from fedsuite.results.layout import MANIFEST
-    from fedsuite.results.reader import load_run
     from fedsuite.results.writer import CHECKPOINTS
     from fedsuite.rounds.checkpoint import checkpoint_round, list_checkpoints
 

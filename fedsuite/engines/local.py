@@ -27,6 +27,7 @@ from fedsuite.messages.records import failures_in, num_clients_in
 from fedsuite.messages.replies import Replies
 from fedsuite.results.layout import MANIFEST
 from fedsuite.results.writer import RunFolder
+from fedsuite.rounds.events import Callback
 from fedsuite.running.server import FinishedRun, run_experiment
 from fedsuite.running.worker import Worker, client_app_for, memory_store
 from fedsuite.training.app import Failures, reply_of_error
@@ -213,7 +214,11 @@ def _unless_alike(replies: Iterator[Message]) -> Iterator[Message]:
 
 
 def run_local(
-    experiment: Experiment, folder: Path, *, num_supernodes: int = 0
+    experiment: Experiment,
+    folder: Path,
+    *,
+    num_supernodes: int = 0,
+    callbacks: Sequence[Callback] = (),
 ) -> FinishedRun:
     """Run an experiment in this process.
 
@@ -225,6 +230,8 @@ def run_local(
         The run's folder.
     num_supernodes
         Number of nodes; 0 is one node per client, up to :data:`MOST_NODES`.
+    callbacks
+        Callbacks of the caller's own.
     """
     run = experiment.group(RunSettings)
     state = folder / "state" if run.state_dir == AUTO else Path(run.state_dir) / folder.name
@@ -247,4 +254,4 @@ def run_local(
         app = client_app_for(Worker(experiment, store), failures)
         how = (app, nodes, dict(experiment.values), store, CLIENTS_PER_MESSAGE)
         grid = LocalGrid(*how) if pool is None else PooledGrid(pool, *how)
-        return run_experiment(experiment, grid, folder)
+        return run_experiment(experiment, grid, folder, callbacks=callbacks)

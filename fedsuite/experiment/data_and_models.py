@@ -1,5 +1,7 @@
 """Data and initial networks of an experiment."""
 
+from typing import Protocol
+
 import torch
 
 from fedsuite.core.errors import ConfigError, Refused
@@ -12,6 +14,7 @@ from fedsuite.models.assignment import experiment_networks
 from fedsuite.models.decomposed import decompose, factored_layers
 from fedsuite.models.fedpara import fedpara
 from fedsuite.models.model_settings import DecompositionSettings, ModelSettings
+from fedsuite.models.shapes import Standardisation
 from fedsuite.models.trial import failure
 from fedsuite.models.vision import TorchvisionNetwork
 
@@ -41,8 +44,28 @@ def experiment_model(experiment: Experiment, data: FederatedData) -> torch.nn.Mo
     return network_model(experiment, data)
 
 
+class DataShape(Protocol):
+    """What a network is built for."""
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one input, without the batch."""
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+
+    @property
+    def standardisation(self) -> Standardisation:
+        """Mean and standard deviation of each channel that images were scaled with."""
+
+    @property
+    def holds_words(self) -> bool:
+        """Whether inputs are numbers of words."""
+
+
 def network_model(
-    experiment: Experiment, data: FederatedData, index: int = 0, client_id: int = 0
+    experiment: Experiment, data: DataShape, index: int = 0, client_id: int = 0
 ) -> torch.nn.Module:
     """Return one of the experiment's networks with its initial parameters.
 

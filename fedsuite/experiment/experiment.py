@@ -346,6 +346,7 @@ def parse_assignment(text: str) -> tuple[str, Value]:
     name, sign, value = text.partition("=")
     if not sign:
         raise ConfigError(f"{text!r}: expected key=value")
+    name = name.replace("_", "-")
     if name not in known_keys():
         raise unknown_key(name)
     if value == AUTO and name in ambiguous_keys():

@@ -31,6 +31,12 @@ class RunSettings(Settings):
     num_rounds: int = key(
         local=True, default=10, help="rounds of the federation", minimum=1
     )
+    initial_model: str = key(
+        default="",
+        path="",
+        help="folder of a run, or file of safetensors, whose model this run starts from; "
+        "empty draws the parameters",
+    )
     round_timeout: float = key(
         local=True,
         default=3600.0,

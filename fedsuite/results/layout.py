@@ -8,6 +8,8 @@ file                  contents
 ``partition.json``    who holds what: ``{"train": counts, "test": counts}``, counts of
                       shape (clients, classes), and ``"shift"`` where a partitioner
                       shifts inputs: one object per client; optional
+``model.json``        what the model takes and gives: names of columns and classes, scaling,
+                      shape; see :mod:`fedsuite.results.model_facts`
 ``rounds.jsonl``      one object per round
 ``clients.jsonl``     one object per client, phase and round
 ``events.jsonl``      rejected replies and warnings
@@ -16,6 +18,7 @@ file                  contents
 ``summary.json``      the final fairness report and totals
 ``model.safetensors`` the final model, written as the rounds end; none where clients keep
                       theirs
+``model-card.md``     for who uses the model: on what it was trained, how, how well it does
 ``best-model...``     ``best-model.safetensors``, the model of the round with the best
                       metric, whose text is that round, metric and value; with
                       ``best-model-metric``
@@ -60,13 +63,18 @@ FEDERATION_VARIABLE = "FEDSUITE_FEDERATION"
 EXPERIMENT = "experiment.toml"
 MANIFEST = "manifest.json"
 PARTITION = "partition.json"
+MODEL_FACTS = "model.json"
+CARD = "model-card.md"
 SUMMARY = "summary.json"
 LEDGER = "privacy.ledger"
 MODEL = "model.safetensors"
 BEST_MODEL = "best-model.safetensors"
 
-MADE_AT_THE_END = (MODEL, SUMMARY, "report.html")
+MADE_AT_THE_END = (MODEL, SUMMARY, CARD, "report.html")
 """Files that a run's end makes of all of its rounds."""
+
+INITIAL_MODEL = "initial_model"
+"""Entry of the manifest: SHA-256 of the model that a run starts from, if of another run."""
 
 ATTEMPT = "attempt"
 """Entry of the manifest: number of the process that writes the run, the last if several."""

@@ -3,13 +3,14 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsuite.core.errors import RunError
+from fedsuite.core.errors import RunError, one_line
 from fedsuite.core.keys import Value
 from fedsuite.core.metrics import (
     counted_in,
@@ -86,6 +87,51 @@ class Run:
     manifest: dict[str, Any]
     rounds: tuple[dict[str, Any], ...]
     summary: dict[str, Any] | None
+
+    @classmethod
+    def read(cls, path: str | Path) -> Self:
+        """Read the folder of a run; see :func:`load_run`."""
+        folder = Path(path)
+        manifest = layout.read_manifest(folder)
+        return cls(
+            path=folder,
+            experiment=layout.read_experiment(folder),
+            manifest=manifest,
+            rounds=tuple(layout.read_table(folder, layout.ROUNDS)),
+            summary=layout.read_optional(folder / layout.SUMMARY),
+        )
+
+    def __repr__(self) -> str:
+        told = ", ".join(f"{value}" for value in self._in_short().values() if value)
+        return f"<Run {one_line(self.path)}: {one_line(told)}>"
+
+    def _repr_html_(self) -> str:
+        """Return the run as a small table, for notebooks."""
+        rows = {"run": str(self.path), **self._in_short()}
+        cells = (
+            f"<tr><th style='text-align:left'>{escape(name)}</th>"
+            f"<td style='text-align:left'>{escape(one_line(value))}</td></tr>"
+            for name, value in rows.items()
+            if value
+        )
+        return f"<table>{''.join(cells)}</table>"
+
+    def _in_short(self) -> dict[str, str]:
+        """Return what the run is and how it ended, in words."""
+        values, last = self.experiment, self.rounds[-1] if self.rounds else {}
+        mean, worst = (last.get(f"accuracy_{name}") for name in ("mean", "worst10"))
+        scores = [
+            f"{words} {100 * score:.2f} %"
+            for words, score in (("mean", mean), ("worst 10 %", worst))
+            if _is_fraction(score)
+        ]
+        status = str(self.manifest["status"])
+        return {
+            "method": f"{values.get('method')} on {values.get('dataset')}",
+            "clients": f"{values.get('num-clients')} clients",
+            "rounds": f"round {self.last_round} of {values.get('num-rounds')}, {status}",
+            "accuracy": f"accuracy: {', '.join(scores)}" if scores else "",
+        }
 
     @property
     def last_round(self) -> int:
@@ -261,12 +307,4 @@ def load_run(path: str | Path) -> Run:
     RunError
         If the folder holds no run, or a file is missing or damaged.
     """
-    folder = Path(path)
-    manifest = layout.read_manifest(folder)
-    return Run(
-        path=folder,
-        experiment=layout.read_experiment(folder),
-        manifest=manifest,
-        rounds=tuple(layout.read_table(folder, layout.ROUNDS)),
-        summary=layout.read_optional(folder / layout.SUMMARY),
-    )
+    return Run.read(path)

@@ -43,6 +43,7 @@ LOCK = ".lock"
 """File that locks a folder for its writer."""
 
 _AT_FIRST = {LOCK, layout.EXPERIMENT, layout.MANIFEST, layout.PARTITION}
+_AT_FIRST |= {layout.MODEL_FACTS}
 _AT_FIRST |= {f"{name}.jsonl" for name in (layout.ROUNDS, layout.CLIENTS, layout.EVENTS)}
 _AT_FIRST |= {STATE, "tensorboard", "wandb"}
 """What may stand in a run's folder before the first round has ended."""

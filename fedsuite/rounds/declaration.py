@@ -177,6 +177,9 @@ class MethodDeclaration:
     """Whether the server has several models, such as one for each client, in place of one
     for all."""
 
+    NO_GLOBAL_MODEL: ClassVar[str] = ""
+    """Why a run ends without one whole model for all; empty where it has one."""
+
     SCORED_MODEL: ClassVar[ScoredModel] = "shared"
     """Which model clients are scored with where they train a shared one: that, a copy tuned
     for the scoring, or a private one that each keeps and trains beside it."""

@@ -60,6 +60,11 @@ class SiteColumns:
     def __init__(self) -> None:
         self._first: tuple[str, str] | None = None
 
+    @property
+    def told(self) -> str:
+        """Hash that all sites told; empty where none has yet."""
+        return self._first[1] if self._first else ""
+
     def refusal(self, site: str, facts: Mapping[str, ConfigValue]) -> str:
         """Return what is wrong with a site of other columns than the first; else empty."""
         told = one_line(str(facts.get("columns", "")))

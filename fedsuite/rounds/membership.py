@@ -199,6 +199,11 @@ class Directory:
         self._hosts: Members | None = None
         self._told_errors: set[tuple[str, str]] = set()
 
+    @property
+    def columns_hash(self) -> str:
+        """Hash of the columns that all sites have; empty where none has told one."""
+        return self._columns.told
+
     def wait(self, grid: Grid, min_nodes: int) -> Members:
         """Return the members once enough nodes are there.
 

@@ -13,6 +13,7 @@ from flwr.serverapp.strategy import Result
 
 from fedsuite.callbacks.best_model import BestModel
 from fedsuite.callbacks.checkpoint_writer import CheckpointWriter
+from fedsuite.callbacks.columns_of_sites import ColumnsOfSites
 from fedsuite.callbacks.early_stop import EarlyStop
 from fedsuite.callbacks.final_model import FinalModel
 from fedsuite.callbacks.progress import Progress
@@ -43,21 +44,26 @@ from fedsuite.results.layout import (
     EXPERIMENT,
     FEDERATION,
     FEDERATION_VARIABLE,
+    INITIAL_MODEL,
     LEDGER,
     MANIFEST,
+    MODEL_FACTS,
     PARTITION,
     RUN_FOLDER,
     read_manifest,
 )
+from fedsuite.results.model_card import write_card
+from fedsuite.results.model_facts import CLASSIFICATION, ModelFacts
 from fedsuite.results.summary import tell_summary, write_summary
 from fedsuite.results.writer import CHECKPOINTS, RunFolder
-from fedsuite.rounds.checkpoint import Checkpoint, load_latest
+from fedsuite.rounds.checkpoint import Checkpoint, list_checkpoints, load_latest
 from fedsuite.rounds.events import Callback
 from fedsuite.rounds.exchange_layer import ExchangeLayer
 from fedsuite.rounds.release_ledger import ReleaseLedger
 from fedsuite.rounds.strategy import FederatedStrategy
 from fedsuite.running.collusion import with_liars
 from fedsuite.running.description import run_facts, starting_line
+from fedsuite.running.initial_model import KEY, InitialModel, start_from
 from fedsuite.running.outcome import untrained
 from fedsuite.running.server_parts import ServerParts, initial_arrays, server_parts
 from fedsuite.running.site_tables import ask_for_statistics
@@ -134,6 +140,7 @@ def run_experiment(
     *,
     flwr_run_id: int | None = None,
     write: Callable[[str], None] = write_line,
+    callbacks: Sequence[Callback] = (),
 ) -> FinishedRun:
     """Run an experiment on a grid of nodes, and write the run's folder.
 
@@ -148,6 +155,8 @@ def run_experiment(
         Flower's number of the run, if any.
     write
         Function that prints a line of progress.
+    callbacks
+        Callbacks of the caller's own.
     """
     configure_logs()
     if experiment.group(DataSettings).only_statistics:
@@ -156,7 +165,7 @@ def run_experiment(
             "or leave it out"
         )
     with log_scope(run=folder.name):
-        return _run_experiment(experiment, grid, folder, flwr_run_id, write)
+        return _run_experiment(experiment, grid, folder, flwr_run_id, write, callbacks)
 
 
 def _run_experiment(
@@ -165,6 +174,7 @@ def _run_experiment(
     folder: Path,
     flwr_run_id: int | None,
     write: Callable[[str], None],
+    callbacks: Sequence[Callback],
 ) -> FinishedRun:
     import torch
 
@@ -178,6 +188,9 @@ def _run_experiment(
     if isinstance(data, SiteFederation):
         data.told_scaling = lambda: strategy.directory.column_means.scaling
     initial = initial_arrays(experiment, model, parts)
+    start = _start(experiment, folder if goes_on else None, initial)
+    if start.fingerprint:
+        write(start.story(experiment))
     facts = run_facts(experiment, model, parts.networks)
     checkpoint: Checkpoint | None = None
     # All that may be refused is known: from here on the folder changes.
@@ -186,7 +199,8 @@ def _run_experiment(
         last = checkpoint.server_round if checkpoint else 0
         write(f"resuming {folder} after round {last}")
     else:
-        run_folder = _new_folder(folder, experiment, data, facts, flwr_run_id)
+        known = {INITIAL_MODEL: start.fingerprint} if start.fingerprint else {}
+        run_folder = _new_folder(folder, experiment, data, {**facts, **known}, flwr_run_id)
     write(starting_line(experiment, facts))
     try:
         if goes_on:
@@ -201,11 +215,13 @@ def _run_experiment(
             strategy.privacy.ledger = ReleaseLedger(folder / LEDGER)
         with tracking(run.tracker_names, run_folder, experiment.values) as trackers:
             final = FinalModel(run_folder)
-            others = build_callbacks(experiment, run_folder, checkpoint, write, trackers)
+            others = build_callbacks(
+                experiment, run_folder, checkpoint, write, [*trackers, *callbacks]
+            )
             with _naming_checkpoint(checkpoint, strategy):
                 result = strategy.start(
                     with_liars(experiment, grid),
-                    to_record(initial),
+                    to_record(start.arrays),
                     num_rounds=run.num_rounds,
                     timeout=run.round_timeout,
                     callbacks=[final, *others],
@@ -215,6 +231,8 @@ def _run_experiment(
             final.write(result.arrays)
             with harmless("summary", write):
                 write_summary(run_folder)
+            with harmless("model card", write):
+                write_card(run_folder)
             # The folder is whole, and the trackers hear of a failed run.
             if reason := untrained(folder):
                 raise RunError(reason)
@@ -270,7 +288,7 @@ def build_callbacks(
 ) -> list[Callback]:
     """Return the callbacks after the final model's, in the order of their calls."""
     run = experiment.group(RunSettings)
-    callbacks: list[Callback] = [Recorder(folder)]
+    callbacks: list[Callback] = [Recorder(folder), ColumnsOfSites(folder)]
     best, stop = (chosen_metric(experiment.values, key) for key in CHOICES)
     if stop:
         callbacks.append(EarlyStop(stop, run.early_stop_patience))
@@ -379,6 +397,23 @@ def _naming_checkpoint(
         ) from error
 
 
+def _start(experiment: Experiment, folder: Path | None, drawn: Arrays) -> InitialModel:
+    """Return what a run starts with; ``folder`` is that of a run that goes on."""
+    if folder is not None and list_checkpoints(folder / CHECKPOINTS):
+        # The model to start from has done its part.
+        return InitialModel(drawn)
+    start = start_from(experiment, drawn)
+    if folder is not None:
+        before = str(read_manifest(folder).get(INITIAL_MODEL) or "")
+        if before != start.fingerprint:
+            raise RunError(
+                f"{folder} began with another model of {KEY} ({one_line(before)[:12]} "
+                f"then, {start.fingerprint[:12]} now): put that one back, or start a new "
+                "run"
+            )
+    return start
+
+
 def _is_retry(folder: Path, flwr_run_id: int | None) -> bool:
     if flwr_run_id is None or not (folder / MANIFEST).exists():
         return False
@@ -408,19 +443,28 @@ def _new_folder(
     if federation := os.environ.get(FEDERATION_VARIABLE):
         manifest[FEDERATION] = federation
     run_folder = RunFolder.create(folder, experiment.values, manifest)
+    try:
+        _write_what_is_known(run_folder, experiment, data)
+    except BaseException as error:
+        _note_failure(run_folder, error)
+        raise
+    return run_folder
+
+
+def _write_what_is_known(
+    run_folder: RunFolder, experiment: Experiment, data: FederatedData
+) -> None:
+    """Write what the folder says of the model's inputs, and of who holds what."""
+    task = str(experiment.values.get("task", CLASSIFICATION))
+    run_folder.write_json(MODEL_FACTS, ModelFacts.of(data, task).as_json())
     if experiment["sites"]:
-        return run_folder
+        return
     counts = {"train": data.class_counts(), "test": data.test_class_counts()}
     validation = data.validation_class_counts()
     if validation is not None:
         counts["validation"] = validation
     shifts = [asdict(shift) for shift in data.partition.shifts]
-    try:
-        run_folder.write_tables(PARTITION, counts, {"shift": shifts} if shifts else {})
-    except RunError as error:
-        _note_failure(run_folder, error)
-        raise
-    return run_folder
+    run_folder.write_tables(PARTITION, counts, {"shift": shifts} if shifts else {})
 
 
 def _note_failure(folder: RunFolder, error: BaseException) -> None:

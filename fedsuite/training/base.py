@@ -9,6 +9,7 @@ NumPyClient, and messages through :mod:`fedsuite.training.app`.
 import math
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -195,9 +196,22 @@ class FederatedClient(NumPyClient):
         return Reply({ARRAYS: trained}, self.train_metrics(summary))
 
     def on_evaluate(self, request: Request) -> Reply:
-        """Evaluate the received model on the client's test and validation data."""
+        """Evaluate :meth:`evaluated` on the client's test and validation data."""
+        return self.evaluation(self.evaluated(request))
+
+    def evaluated(self, request: Request) -> nn.Module:
+        """Return the model that the client is scored with: the received one.
+
+        What a user of the run predicts with, too. A method that gives a client another one
+        overrides this. It may be ``self.model``, which holds it until the next message.
+        """
         load_arrays(self.model, request.arrays[ARRAYS])
-        return self.evaluation()
+        return self.model
+
+    def model_for(self, request: Request) -> nn.Module:
+        """Return a copy of what :meth:`evaluated` makes of a message, ready to predict."""
+        self.heard = request.config
+        return deepcopy(self.evaluated(request)).eval()
 
     def loss(self, model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
         """Return the mean loss of a mini-batch: the options' loss, or LSR's if that is on.
@@ -347,19 +361,20 @@ class FederatedClient(NumPyClient):
         """Return the metrics that a training reports."""
         return train_metrics(len(self.train_data), summary)
 
-    def evaluation(self) -> Reply:
-        """Return the scores of ``self.model`` on all rows that it is scored on."""
+    def evaluation(self, model: nn.Module | None = None) -> Reply:
+        """Return the scores of a model, None being ``self.model``, on all scored rows."""
+        model = self.model if model is None else model
         count = count_targets(self.test_data.labels)
-        metrics = {NUM_EXAMPLES: count, **self._scores_on(self.test_data)}
+        metrics = {NUM_EXAMPLES: count, **self._scores_on(model, self.test_data)}
         if (rows := self.validation_data) is not None:
-            own = {**self._scores_on(rows), "examples": count_targets(rows.labels)}
+            own = {**self._scores_on(model, rows), "examples": count_targets(rows.labels)}
             metrics |= prefixed("validation", own)
         if whole := self.scoring.whole_test:
-            metrics |= whole.scores(self.model, self.training, self._score_names)
+            metrics |= whole.scores(model, self.training, self._score_names)
         return Reply(metrics=metrics)
 
-    def _scores_on(self, rows: Split) -> dict[str, MetricValue]:
-        return model_scores(self.model, rows, self.training, self._score_names)
+    def _scores_on(self, model: nn.Module, rows: Split) -> dict[str, MetricValue]:
+        return model_scores(model, rows, self.training, self._score_names)
 
     @cached_property
     def _score_names(self) -> tuple[str, ...]:

@@ -73,6 +73,8 @@ def commands(run: Path, whole: Path, alone: Path, output: Path) -> Iterator[list
     yield ["analyse", "costs", *both, *to]
     yield ["analyse", "contributions", str(run), "--standalone", str(alone), *to]
     yield ["analyse", "suspects", str(run), *to]
+    model = str(output / "model.safetensors")
+    yield ["export", str(run), "--format", "safetensors", "--output", model]
     if _quick(run):
         yield ["resume", str(run), "--num-rounds", "3"]
 

@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Collection
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
+from torch import nn
 
 from fedsuite.client import (
     ARRAYS,
@@ -112,11 +114,7 @@ class DecomposedClient:
         RunError if the server is not that of filter decomposition, or counts on arrays that
         the client does not hold.
         """
-        orders = Orders.read(request.config)
-        memory = _Memory()
-        if request.start_version:
-            stored = self._store.load(request.client_id, request.start_version)
-            memory = _Memory.unpack(stored)
+        orders, memory = Orders.read(request.config), self._remembered(request)
         if ARRAYS not in request.arrays:
             # A question about the client's data, say: nothing to complete or cut.
             reply = self.client.protect(request, self._inside(request, memory))
@@ -133,6 +131,27 @@ class DecomposedClient:
         names = self.client.SENDS | self.SENDS
         refuse_undeclared(type(self.client).__name__, reply, names)
         return reply
+
+    def model_for(self, request: Request) -> nn.Module:
+        """Return a copy of the model that the client is scored with, ready to predict."""
+        orders, memory = Orders.read(request.config), self._remembered(request)
+        if orders.keys.personal_atoms:
+            personal = self._personal(orders, memory)
+            load_arrays(self.client.model, {**request.arrays[ARRAYS], **personal})
+            return deepcopy(self.client.model).eval()
+        with frozen_arrays(self.client.model, self._frozen(orders)):
+            return self.client.model_for(self._for_inside(request, memory))
+
+    def _remembered(self, request: Request) -> _Memory:
+        """Return what the client kept, in the version that a message names."""
+        if not request.start_version:
+            return _Memory()
+        stored = self._store.load(request.client_id, request.start_version)
+        return _Memory.unpack(stored)
+
+    def _frozen(self, orders: Orders) -> Collection[str]:
+        """Return what stays as it is where a method tunes a copy before it scores it."""
+        return self._groups.atoms if orders.keys.freeze_atoms else ()
 
     def _work(self, request: Request, orders: Orders, memory: _Memory) -> Reply:
         """Let the client inside train or measure the whole model; cut its reply down."""
@@ -189,18 +208,20 @@ class DecomposedClient:
 
     def _inside(self, request: Request, memory: _Memory) -> Reply:
         """Return the answer of the client inside, before privacy."""
-        self.client.store = _Compartment(memory)
-        version = request.start_version if memory.inner else ""
-        arrays = {name: a for name, a in request.arrays.items() if name != SLOW}
-        reply = self.client.act(replace(request, arrays=arrays, start_version=version))
+        reply = self.client.act(self._for_inside(request, memory))
         metrics = {k: v for k, v in reply.metrics.items() if k != STORED_STATE}
         return replace(reply, metrics=metrics)
 
+    def _for_inside(self, request: Request, memory: _Memory) -> Request:
+        """Return a message as the client inside gets it, which then has its own state."""
+        self.client.store = _Compartment(memory)
+        version = request.start_version if memory.inner else ""
+        arrays = {name: a for name, a in request.arrays.items() if name != SLOW}
+        return replace(request, arrays=arrays, start_version=version)
+
     def _evaluate(self, request: Request, orders: Orders, memory: _Memory) -> Reply:
         """Score the shared model and, where there is one, the personal model."""
-        # Some methods tune a copy before they score it.
-        frozen = self._groups.atoms if orders.keys.freeze_atoms else ()
-        with frozen_arrays(self.client.model, frozen):
+        with frozen_arrays(self.client.model, self._frozen(orders)):
             shared = self.client.protect(request, self._inside(request, memory))
         if not orders.keys.personal_atoms:
             return shared

@@ -2,6 +2,7 @@
 
 from typing import ClassVar
 
+from torch import nn
 from typing_extensions import override
 
 from fedsuite.client import ARRAYS, OUTPUTS, Reply, Request, load_arrays, model_arrays
@@ -31,9 +32,9 @@ class FedDFClient(FedALClient):
         return self._completed(super().on_transfer(request))
 
     @override
-    def on_evaluate(self, request: Request) -> Reply:
+    def evaluated(self, request: Request) -> nn.Module:
         load_arrays(self.model, request.arrays[ARRAYS])
-        return self.evaluation()
+        return self.model
 
     def _completed(self, reply: Reply) -> Reply:
         """Add the model to the last reply of a round, the one without outputs."""

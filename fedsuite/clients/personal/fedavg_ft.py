@@ -3,9 +3,10 @@
 from collections.abc import Collection
 from dataclasses import replace
 
+from torch import nn
 from typing_extensions import override
 
-from fedsuite.client import ARRAYS, FederatedClient, Reply, Request, Told, load_arrays
+from fedsuite.client import ARRAYS, FederatedClient, Request, Told, load_arrays
 
 
 class FedAvgFTClient(FederatedClient):
@@ -17,7 +18,7 @@ class FedAvgFTClient(FederatedClient):
     fine_tune_epochs = Told(int, otherwise=0)
 
     @override
-    def on_evaluate(self, request: Request) -> Reply:
+    def evaluated(self, request: Request) -> nn.Module:
         load_arrays(self.model, request.arrays[ARRAYS])
         if self.fine_tune_epochs > 0:
             epochs = self.fine_tune_epochs
@@ -25,7 +26,7 @@ class FedAvgFTClient(FederatedClient):
             self.train_locally(
                 request, "fine-tune-batches", training=tuning, frozen=self.untuned()
             )
-        return self.evaluation()
+        return self.model
 
     def untuned(self) -> Collection[str]:
         """Return the names of the arrays that tuning leaves as they are."""

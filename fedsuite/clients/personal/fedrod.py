@@ -1,7 +1,7 @@
 """Client of FedRoD: a balanced loss for the shared model, and a personal head."""
 
 import copy
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -28,6 +28,21 @@ def log_counts(labels: Tensor, num_classes: int) -> Tensor:
     """Return the log of the examples of each class; minus infinity excludes a class."""
     counted = labels[labels != IGNORED]
     return torch.bincount(counted, minlength=num_classes).log()
+
+
+class WithOwnHead(nn.Module):
+    """A network whose logits a second head on the same features adds to."""
+
+    def __init__(self, network: nn.Module, own_head: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+        self.own_head = own_head
+
+    @override
+    def forward(self, inputs: Tensor) -> Tensor:
+        embeddings, logits = with_features(self.network, inputs)
+        own: Tensor = self.own_head(embeddings)
+        return logits + own
 
 
 class FedRoDClient(FederatedClient):
@@ -65,19 +80,13 @@ class FedRoDClient(FederatedClient):
 
     @override
     def on_evaluate(self, request: Request) -> Reply:
-        shared = super().on_evaluate(request).metrics
-        own = self._kept(request)
-
-        def add(_: nn.Module, received: tuple[Any, ...], logits: Tensor) -> Tensor:
-            personal: Tensor = own(received[0])
-            return logits + personal
-
-        hook = find_head(self.model)[1].register_forward_hook(add)
-        try:
-            scores = self.evaluation().metrics
-        finally:
-            hook.remove()
+        shared = self.evaluation(super().evaluated(request)).metrics
+        scores = super().on_evaluate(request).metrics
         return Reply(metrics={**scores, **prefixed("global", shared)})
+
+    @override
+    def evaluated(self, request: Request) -> nn.Module:
+        return WithOwnHead(super().evaluated(request), self._kept(request))
 
     def _kept(self, request: Request) -> nn.Module:
         """Return the personal head, which is zero at first."""

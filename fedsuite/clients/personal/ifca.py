@@ -2,6 +2,7 @@
 
 from typing import ClassVar
 
+from torch import nn
 from typing_extensions import override
 
 from fedsuite.client import CLUSTER, Reply, Request, load_arrays, model_arrays
@@ -21,9 +22,9 @@ class IFCAClient(SeveralModelsClient):
         return Reply({name: trained}, {**self.train_metrics(summary), CLUSTER: number})
 
     @override
-    def on_evaluate(self, request: Request) -> Reply:
+    def evaluated(self, request: Request) -> nn.Module:
         self._load_best(request)
-        return self.evaluation()
+        return self.model
 
     def _load_best(self, request: Request) -> tuple[int, str]:
         """Load the model of the least loss, the first of several; return which it is."""

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from torch import nn
 from typing_extensions import override
 
 from fedsuite.client import (
@@ -25,9 +26,9 @@ class OwnModelClient(FederatedClient):
         self._initial = model_arrays(self.model)
 
     @override
-    def on_evaluate(self, request: Request) -> Reply:
+    def evaluated(self, request: Request) -> nn.Module:
         self.load_own(request)
-        return self.evaluation()
+        return self.model
 
     def load_own(self, request: Request) -> None:
         """Load the own model, buffers included."""

@@ -10,7 +10,6 @@ from typing_extensions import override
 from fedsuite.client import (
     ARRAYS,
     FederatedClient,
-    Reply,
     Request,
     Told,
     TrainingOptions,
@@ -61,7 +60,7 @@ class PerFedAvgClient(FederatedClient):
         return self._plain_loss(stepped, features, labels)  # type: ignore[arg-type]
 
     @override
-    def on_evaluate(self, request: Request) -> Reply:
+    def evaluated(self, request: Request) -> nn.Module:
         load_arrays(self.model, request.arrays[ARRAYS])
         if self.adaptation_rate > 0:
             step = replace(
@@ -73,4 +72,4 @@ class PerFedAvgClient(FederatedClient):
                 momentum=0.0,
             )
             self.train_locally(request, "adaptation-batches", training=step)
-        return self.evaluation()
+        return self.model

@@ -17,7 +17,6 @@ from fedsuite.client import (
     SHARES,
     Arrays,
     FederatedClient,
-    Reply,
     Request,
     TrainingSummary,
     Vector,
@@ -44,10 +43,13 @@ def shares_before(models: Mapping[str, Arrays], state: Arrays | None) -> Vector:
 class Mixture(nn.Module):
     """The mean of some networks' probabilities, as logits."""
 
-    def __init__(self, networks: Sequence[nn.Module], log_shares: Sequence[float]) -> None:
+    log_shares: Tensor
+
+    def __init__(self, networks: Sequence[nn.Module], log_shares: Vector) -> None:
         super().__init__()
         self.networks = nn.ModuleList(networks)
-        self.log_shares = log_shares
+        # A buffer, so that it is told from the same networks in other shares.
+        self.register_buffer("log_shares", torch.tensor(log_shares, dtype=torch.float64))
 
     @override
     def forward(self, features: Tensor) -> Tensor:
@@ -109,20 +111,16 @@ class MixtureClient(SeveralModelsClient):
         return trained, summary
 
     @override
-    def on_evaluate(self, request: Request) -> Reply:
+    def evaluated(self, request: Request) -> nn.Module:
         models, shares = self.served(request)
         if len(models) == 1:
             load_arrays(self.model, models[0])
-            return self.evaluation()
-        usual, networks = self.model, []
+            return self.model
+        networks = []
         for model in models:
-            networks.append(copy.deepcopy(usual))
+            networks.append(copy.deepcopy(self.model))
             load_arrays(networks[-1], model)
-        try:
-            self.model = Mixture(networks, shares.tolist())
-            return self.evaluation()
-        finally:
-            self.model = usual
+        return Mixture(networks, shares)
 
     def served(self, request: Request) -> tuple[list[Arrays], Vector]:
         """Return what is mixed, and the logarithms of its shares."""

@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
 from typing_extensions import override
 
 from fedsuite.client import (
@@ -65,9 +66,9 @@ class CFFLClient(FederatedClient):
         return Reply(records, {**metrics, **stored})
 
     @override
-    def on_evaluate(self, request: Request) -> Reply:
+    def evaluated(self, request: Request) -> nn.Module:
         self._load_own(request, _names(request))
-        return self.evaluation()
+        return self.model
 
     def _load_own(self, request: Request, names: Sequence[str]) -> None:
         """Load the model to start from, with the reward for it."""

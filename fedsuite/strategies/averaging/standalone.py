@@ -67,6 +67,7 @@ class Standalone(FederatedStrategy):
     )
 
     PRIVATE_MODELS: ClassVar[bool] = True
+    NO_GLOBAL_MODEL: ClassVar[str] = "clients keep their models"
 
     standalone_epochs: int = key(
         default=0,

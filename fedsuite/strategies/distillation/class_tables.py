@@ -71,6 +71,7 @@ class ClassTables(FederatedStrategy):
         **NO_WHOLE_MODEL,
     }
     PRIVATE_MODELS: ClassVar[bool] = True
+    NO_GLOBAL_MODEL: ClassVar[str] = "clients keep their models"
 
     LARGEST: ClassVar[float] = LARGEST_OUTPUT
     """Largest magnitude of a number that a client may send."""

@@ -42,6 +42,7 @@ class NetworkAverages(NetworkModels, PublicExchange):
     )
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {**OWN_RULE, **NO_COMMON_STEP}
     PRIVATE_MODELS: ClassVar[bool] = False
+    NO_GLOBAL_MODEL: ClassVar[str] = ""
 
     feddf_average: Average = key(default="size", help="models weigh by examples, or alike")
     _means: list[WeightedMean] = state(default_factory=list)

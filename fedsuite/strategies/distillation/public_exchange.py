@@ -92,6 +92,7 @@ class PublicExchange(FederatedStrategy):
         **NO_WHOLE_MODEL,
     }
     PRIVATE_MODELS: ClassVar[bool] = True
+    NO_GLOBAL_MODEL: ClassVar[str] = "clients keep their models"
 
     NOT_LEGACY: ClassVar[str] = "a legacy NumPyClient exchanges no outputs"
 

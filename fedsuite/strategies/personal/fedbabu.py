@@ -45,6 +45,7 @@ class FedBABU(FedAvgFT):
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "FedBABUClient", "trains the body alone and is scored after fine-tuning"
     )
+    NO_GLOBAL_MODEL: ClassVar[str] = "its head is not trained before a client tunes it"
     NOT_LEGACY: ClassVar[str] = "a legacy NumPyClient app sends its whole model back"
 
     fine_tune_epochs: int = 5

@@ -70,6 +70,7 @@ class LpProj(ServerRate, FederatedStrategy):
         "refused", "projections travel, and no change of one shared model"
     )
     PRIVATE_MODELS: ClassVar[bool] = True
+    NO_GLOBAL_MODEL: ClassVar[str] = "clients keep their models"
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {
         **OWN_RULE,
         **NO_COMMON_STEP,

@@ -35,6 +35,7 @@ class PartialAverage(FedAvg):
         "PartialClient", "keeps its own part of the model"
     )
 
+    NO_GLOBAL_MODEL: ClassVar[str] = "each client keeps a part of its own"
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = NO_WHOLE_MODEL
     PRIVACY: ClassVar[Release] = Release(
         "mean",

@@ -98,6 +98,7 @@ class PFedCK(GatheredStrategy):
         "refused", "each client gets the mean of clients that are like it"
     )
     OWN_MODELS: ClassVar[bool] = True
+    NO_GLOBAL_MODEL: ClassVar[str] = "each client gets a model of its own"
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {**OWN_RULE, **NO_COMMON_STEP}
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "PFedCKClient", "keeps a personal model and distils both ways", stores=True

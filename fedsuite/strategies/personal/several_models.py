@@ -67,6 +67,7 @@ class SeveralModels(GatheredStrategy):
         "refused", "clients choose or weigh models by their losses under each of them"
     )
     OWN_MODELS: ClassVar[bool] = True
+    NO_GLOBAL_MODEL: ClassVar[str] = "there are several, which clients choose or mix"
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {
         **OWN_RULE,
         **NO_COMMON_STEP,

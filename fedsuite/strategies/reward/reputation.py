@@ -173,6 +173,7 @@ class RewardStrategy(GatheredStrategy):
     )
 
     OWN_MODELS: ClassVar[bool] = True
+    NO_GLOBAL_MODEL: ClassVar[str] = "each client gets a model of its own"
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {**OWN_RULE, **NO_COMMON_STEP}
 
     NOT_LEGACY: ClassVar[str] = (

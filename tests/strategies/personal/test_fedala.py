@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from fedsuite.clients.personal.fedala import MOST_PASSES, FedALAClient, steady
 from fedsuite.messages.records import Reply, Request
@@ -131,10 +132,10 @@ def test_clients_are_scored_with_the_model_of_their_last_training(
         sent[client.client_id] = bits(reply.arrays["arrays"])
         return reply
 
-    def watched(client: FedALAClient) -> Reply:
-        found = bits(model_arrays(client.model))
+    def watched(client: FedALAClient, model: nn.Module | None = None) -> Reply:
+        found = bits(model_arrays(model or client.model))
         scored.setdefault(client.client_id, []).append(found)
-        return evaluation(client)
+        return evaluation(client, model)
 
     monkeypatch.setattr(FedALAClient, "on_train", trained)
     monkeypatch.setattr(FedALAClient, "evaluation", watched)

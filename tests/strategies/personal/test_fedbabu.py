@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from fedsuite.clients.personal import fedbabu
 from fedsuite.clients.personal.fedbabu import FedBABUClient
@@ -126,9 +127,9 @@ def test_tuning_moves_the_part_that_is_named(
     scored: list[dict[str, bytes]] = []
     evaluation = FedBABUClient.evaluation
 
-    def watched(client: FedBABUClient) -> Any:
-        scored.append(bits(model_arrays(client.model)))
-        return evaluation(client)
+    def watched(client: FedBABUClient, model: nn.Module) -> Any:
+        scored.append(bits(model_arrays(model)))
+        return evaluation(client, model)
 
     monkeypatch.setattr(FedBABUClient, "evaluation", watched)
     sent = bits(play(**BABU, num_rounds=1, fine_tune_part=part).arrays[-1])

@@ -9,6 +9,7 @@ import pytest
 from flwr.app import ArrayRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 import fedsuite
 from fedsuite.clients.personal.ifca import IFCAClient
@@ -69,8 +70,8 @@ def test_the_scored_model_is_the_received_one_that_fits_best(
     """Training left 3.95. Of 0 and 4, which come to be scored, 4 is nearer to 3.9."""
     client = asked(3.9, rate=0.5).client
 
-    def scored(client: IFCAClient) -> Reply:
-        (number,) = client.model.parameters()
+    def scored(client: IFCAClient, model: nn.Module) -> Reply:
+        (number,) = model.parameters()
         return Reply({}, {"loss": float(number)})
 
     monkeypatch.setattr(IFCAClient, "evaluation", scored)

@@ -1,0 +1,350 @@
+"""From what people have to what a model takes, as training did it, or one line why not.
+
+A table is brought into the order of the training's columns by their names. Pictures are
+decoded and scaled as those of the training. Arrays are in the units of the data set's raw
+values, and scaled too.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedsuite.core.errors import DataError, one_line
+from fedsuite.core.logs import write_line
+from fedsuite.data.columns import fingerprint
+from fedsuite.data.federated import scale_inputs
+from fedsuite.data.pictures import decode
+from fedsuite.results.model_facts import ModelFacts
+
+if TYPE_CHECKING:
+    import torch
+
+ROW_NAME = "row"
+"""Column of predictions that names a picture's file."""
+
+_PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+_TABLES = (".parquet", ".csv")
+_ARRAYS = (".npy",)
+_NAMED = 5
+_BRIGHTEST = 255
+
+
+def model_inputs(
+    data: Any, facts: ModelFacts, write: Callable[[str], None] = write_line
+) -> tuple["torch.Tensor", Sequence[str]]:
+    """Return the inputs of a model, and the names of the rows where they have some.
+
+    Parameters
+    ----------
+    data
+        A DataFrame (pandas, polars, pyarrow), a mapping of columns, an array or tensor
+        ``[rows, *input_shape]``, a file (CSV, Parquet, NPY, a picture) or a folder of
+        such.
+    facts
+        What the model takes.
+    write
+        Tells in a line what is left out.
+
+    Raises
+    ------
+    DataError
+        If the data do not fit.
+    """
+    names: Sequence[str] = ()
+    if isinstance(data, str | Path):
+        path = Path(data).expanduser()
+        where, found = str(path), _files(path)
+        if found[0].suffix.lower() in _PICTURES:
+            names = [_name(file, path) for file in found]
+            raw = _pictures(found, facts)
+        elif found[0].suffix.lower() in _ARRAYS:
+            raw = np.concatenate([_array(_load(file), facts, str(file)) for file in found])
+        else:
+            tables = [_of_table(_read(f), facts, str(f), write) for f in found]
+            raw = np.concatenate(tables)
+    elif _is_table(data):
+        where, raw = "data", _of_table(_arrow(data), facts, "data", write)
+    else:
+        where, raw = "data", _array(data, facts, "data")
+    return scale_inputs(_checked(raw, facts, where), facts.spec, "standard"), names
+
+
+def _files(path: Path) -> list[Path]:
+    """Return the files to read, all of one kind."""
+    if path.is_file():
+        if path.suffix.lower() in (*_PICTURES, *_TABLES, *_ARRAYS):
+            return [path]
+        raise DataError(f"{path}: expected a file {_or(*_TABLES, *_ARRAYS)}, or a picture")
+    if not path.is_dir():
+        raise DataError(f"{path}: there is no such file or folder")
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    for kind in (_PICTURES, _TABLES, _ARRAYS):
+        if found := [file for file in files if file.suffix.lower() in kind]:
+            return found
+    raise DataError(f"{path}: no pictures in it, and no files {_or(*_TABLES, *_ARRAYS)}")
+
+
+def _name(file: Path, path: Path) -> str:
+    return file.relative_to(path).as_posix() if path.is_dir() else file.name
+
+
+def _or(*endings: str) -> str:
+    return f"{', '.join(f'*{e}' for e in endings[:-1])} or *{endings[-1]}"
+
+
+# ------------------------------------------------------------------------------- tables
+
+
+def _is_table(data: Any) -> bool:
+    is_frame = hasattr(data, "columns") or hasattr(data, "column_names")
+    return isinstance(data, Mapping) or is_frame
+
+
+def _arrow(data: Any) -> Any:
+    """Return a table of pandas, polars, pyarrow or columns by name, as pyarrow has it."""
+    import pyarrow as pa
+
+    try:
+        if isinstance(data, pa.Table):
+            return data
+        if isinstance(data, Mapping):
+            return pa.table(dict(data))
+        if hasattr(data, "to_arrow"):
+            return data.to_arrow()
+        _refuse_doubles([str(name) for name in data.columns], "data")
+        return pa.Table.from_pandas(data, preserve_index=False)
+    except (pa.ArrowException, TypeError, ValueError, KeyError) as error:
+        raise DataError(
+            f"data: no table of numbers ({one_line(error)}): give columns of one type each"
+        ) from error
+
+
+def _read(file: Path) -> Any:
+    import pyarrow as pa
+
+    try:
+        if file.suffix.lower() == ".csv":
+            from pyarrow import csv
+
+            return csv.read_csv(file)
+        import pyarrow.parquet as pq
+
+        # Not read_table, which would take folder names such as a=1 for columns.
+        return pq.ParquetFile(file).read()
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"{file}: cannot be read ({one_line(error)})") from error
+
+
+def _of_table(
+    table: Any, facts: ModelFacts, where: str, write: Callable[[str], None]
+) -> npt.NDArray[Any]:
+    """Return the rows of a table in the order of the training's columns."""
+    encoded = _encoded_column(table) if facts.is_image and not facts.columns else ""
+    if encoded:
+        return np.stack(list(_decoded(table.column(encoded), facts, where)))
+    present = list(table.column_names)
+    _refuse_doubles(present, where)
+    columns = facts.columns or _order_of(present, facts, where)
+    wanted = [_plain(name) for name in columns]
+    if missing := [name for name in wanted if name not in present]:
+        near = f"; it has {_some(present)}"
+        raise DataError(f"{where}: lacks {_some(missing)}, which was trained on{near}")
+    if extra := [name for name in present if name not in wanted]:
+        write(f"{where}: left out, for it was not trained on: {_some(extra)}")
+    numbers = [_numbers(table.column(name), name, where) for name in wanted]
+    flat = np.concatenate(numbers, axis=1)
+    width = int(np.prod(facts.input_shape))
+    if flat.shape[1] != width:
+        raise DataError(
+            f"{where}: its columns hold {flat.shape[1]} numbers a row, and the model takes "
+            f"{width}: lists must be as long as those that it was trained on"
+        )
+    return flat.reshape(len(flat), *facts.input_shape)
+
+
+def _plain(name: str) -> str:
+    """Return a column's name without the length of its lists."""
+    stem, bracket, rest = name.rpartition("[")
+    is_list = bracket and rest[:-1].isdecimal() and rest.endswith("]")
+    return stem if is_list else name
+
+
+def _order_of(present: Sequence[str], facts: ModelFacts, where: str) -> Sequence[str]:
+    """Return the order of columns of which the run knows the hash alone."""
+    if not facts.columns_hash:
+        raise DataError(
+            f"{where}: this run knows no names of its columns, so that their order cannot "
+            f"be told: give an array [rows, {', '.join(map(str, facts.input_shape))}] in "
+            "the order of the training"
+        )
+    # The columns beside the inputs, such as the label, may be one or two.
+    for left_out in itertools.chain.from_iterable(
+        itertools.combinations(present, count) for count in range(3)
+    ):
+        stay = [name for name in present if name not in left_out]
+        for order in (stay, sorted(stay)):
+            if fingerprint(order) == facts.columns_hash:
+                return order
+    raise DataError(
+        f"{where}: its columns {_some(present)} are not those of the training, of which "
+        f"this run knows the hash {facts.columns_hash[:12]} alone: give the names of the "
+        "training, in its order, and no others; each site's log has them"
+    )
+
+
+def _refuse_doubles(names: Sequence[str], where: str) -> None:
+    doubles = sorted({name for name in names if names.count(name) > 1})
+    if doubles:
+        raise DataError(f"{where}: has {_some(doubles)} twice: rename or drop one")
+
+
+def _numbers(column: Any, name: str, where: str) -> npt.NDArray[np.float32]:
+    """Return a column as ``[rows, numbers]``."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    rows = len(column)
+    column = column.combine_chunks()
+    kind = column.type
+    if any(t(kind) for t in (pa.types.is_list, pa.types.is_fixed_size_list)):
+        lengths = pc.unique(pc.list_value_length(column))
+        if len(lengths) > 1 or column.null_count:
+            raise DataError(f"{where}: column {name!r}: lists of unequal length, or none")
+        column = pc.list_flatten(column)
+        kind = column.type
+    tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
+    if not any(test(kind) for test in tests):
+        raise DataError(
+            f"{where}: column {name!r} holds {_words(kind)}, and the model was trained on "
+            "numbers there"
+        )
+    # A missing value becomes NaN, which is refused with its row.
+    values = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+    with np.errstate(over="ignore"):
+        numbers: npt.NDArray[np.float32] = values.astype(np.float32)
+    wrong = np.flatnonzero(~np.isfinite(numbers))
+    if wrong.size:
+        row = int(wrong[0]) * rows // len(numbers)
+        raise DataError(
+            f"{where}: column {name!r}, row {row}: no finite number, and none was missing "
+            "in training: fill it or drop the row"
+        )
+    return numbers.reshape(rows, -1) if rows else numbers.reshape(0, 1)
+
+
+def _words(kind: Any) -> str:
+    import pyarrow as pa
+
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    return "text" if is_text else f"values of type {kind}"
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(repr(str(name))[:80] for name in names[:_NAMED]) + more
+
+
+# ------------------------------------------------------------------------------ pictures
+
+
+def _encoded_column(table: Any) -> str:
+    """Return the column of encoded pictures, as on the Hugging Face hub; empty of none."""
+    import pyarrow as pa
+
+    for field in table.schema:
+        is_struct = pa.types.is_struct(field.type)
+        if is_struct and field.type.get_field_index("bytes") >= 0:
+            return str(field.name)
+    return ""
+
+
+def _decoded(column: Any, facts: ModelFacts, where: str) -> Iterator[npt.NDArray[Any]]:
+    for row, entry in enumerate(column):
+        encoded = entry["bytes"].as_py() if entry.is_valid else None
+        yield _decode(encoded or b"", facts, f"{where}: row {row}")
+
+
+def _pictures(files: Sequence[Path], facts: ModelFacts) -> npt.NDArray[Any]:
+    if not facts.is_image or len(facts.input_shape) != 3:
+        raise DataError(
+            f"{files[0]}: a picture, and the model takes {_shape(facts)}: give tables or "
+            "arrays"
+        )
+    return np.stack([_decode(file.read_bytes(), facts, str(file)) for file in files])
+
+
+def _decode(encoded: bytes, facts: ModelFacts, where: str) -> npt.NDArray[Any]:
+    channels, height, width = facts.input_shape
+    try:
+        pixels = decode(encoded, channels, height, width, resize=False)
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from error
+    if facts.max_value == _BRIGHTEST:
+        return pixels
+    return pixels * np.float32(facts.max_value / _BRIGHTEST)
+
+
+# -------------------------------------------------------------------------------- arrays
+
+
+def _load(file: Path) -> npt.NDArray[Any]:
+    try:
+        array: npt.NDArray[Any] = np.load(file, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file}: no array of NumPy ({one_line(error)})") from error
+    return array
+
+
+def _array(data: Any, facts: ModelFacts, where: str) -> npt.NDArray[Any]:
+    """Return an array ``[rows, *input_shape]`` of numbers."""
+    if hasattr(data, "detach"):
+        data = data.detach().cpu().numpy()
+    try:
+        array = np.asarray(data)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{where}: no array ({one_line(error)})") from error
+    if array.dtype.kind not in "iufb":
+        raise DataError(f"{where}: an array of {array.dtype}, not of numbers")
+    if facts.is_image and array.dtype.kind == "f" and array.size:
+        _refuse_scaled(float(array.max()), facts, where)
+    if facts.words and array.dtype.kind not in "iu":
+        raise DataError(f"{where}: an array of {array.dtype}, and words are whole numbers")
+    if array.shape[1:] != facts.input_shape or not array.ndim:
+        raise DataError(
+            f"{where}: an array of shape {list(array.shape)}, and the model takes "
+            f"[rows, {', '.join(map(str, facts.input_shape))}]"
+        )
+    return array.astype(np.int64 if facts.words else np.float32, copy=False)
+
+
+def _shape(facts: ModelFacts) -> str:
+    return f"inputs of shape {list(facts.input_shape)}"
+
+
+def _checked(raw: npt.NDArray[Any], facts: ModelFacts, where: str) -> npt.NDArray[Any]:
+    """Refuse no rows, values that are no numbers, and pixels out of their range."""
+    if not len(raw):
+        raise DataError(f"{where}: has no rows")
+    if raw.dtype.kind == "f" and not np.isfinite(raw).all():
+        raise DataError(f"{where}: holds values that are no finite numbers")
+    if not facts.is_image:
+        return raw
+    least, largest = float(raw.min()), float(raw.max())
+    if least < 0 or largest > facts.max_value:
+        raise DataError(
+            f"{where}: pixels lie in {least:g} to {largest:g}: give raw values of 0 to "
+            f"{facts.max_value}, which are scaled as in training"
+        )
+    return raw
+
+
+def _refuse_scaled(largest: float, facts: ModelFacts, where: str) -> None:
+    if facts.max_value > 1 and 0 < largest <= 1:
+        raise DataError(
+            f"{where}: pixels go to {largest:g} only and look scaled: give raw values of 0 "
+            f"to {facts.max_value}, which are scaled as in training"
+        )

@@ -1,0 +1,247 @@
+"""Predictions of a run for data of one's own, in any order of columns."""
+
+import csv
+import json
+import shlex
+import shutil
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+import fedsuite
+from fedsuite.cli import app
+from fedsuite.core.errors import DataError, FedsuiteError, RunError
+from fedsuite.data.catalog import DATASETS
+from fedsuite.data.columns import fingerprint
+from fedsuite.engines.trained import predict as predict_module
+from fedsuite.engines.trained.inputs import model_inputs
+from fedsuite.engines.trained.outputs import read_outputs
+from fedsuite.results.model_facts import ModelFacts
+from fedsuite.results.tables import csv_table
+from tests.docs.pages import DOCS, blocks, commands
+from tests.small_runs import SMALL
+
+NAMES = ("weight", "age", "height", "pulse")
+"""In the order of the file, which is not that of the alphabet."""
+
+SLOPES = (2.0, -1.0, 0.0, 0.5)
+
+
+def table(rows: int, seed: int) -> dict[str, np.ndarray]:
+    values = np.random.default_rng(seed).normal(size=(rows, len(NAMES))).astype(np.float32)
+    label = (values @ np.array(SLOPES) > 0).astype(np.int64)
+    return {**dict(zip(NAMES, values.T, strict=True)), "label": label}
+
+
+@pytest.fixture(scope="module")
+def hospitals(tmp_path_factory):
+    """A run of two hospitals, whose tables have the columns in the order of NAMES."""
+    folder = tmp_path_factory.mktemp("hospitals")
+    for seed, name in enumerate(("hospital-a", "hospital-b")):
+        (folder / name).mkdir()
+        pq.write_table(pa.table(table(200, seed)), folder / name / "rows.parquet")
+    return fedsuite.run(
+        {
+            **{"dataset": "own-table", "table_columns": 4, "model": "linear"},
+            **{"sites": "hospital-a, hospital-b", "site-dirs": str(folder)},
+            **{"num_rounds": 5, "learning-rate": 0.5, "report": False},
+            **{"output-dir": str(folder), "run-name": "run"},
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("digits")
+    return fedsuite.run({**SMALL, "output-dir": str(folder), "run-name": "run"})
+
+
+def right(predicted, rows):
+    predicted = np.array(predicted["prediction"], dtype=int)
+    return float((predicted == np.array(rows["label"])).mean())
+
+
+def test_columns_are_known_by_their_names(hospitals):
+    rows = table(500, 9)
+    assert hospitals.facts.columns == tuple(sorted(NAMES))
+    as_in_the_file = np.stack([rows[name] for name in NAMES], axis=1)
+    with torch.no_grad():
+        silently = hospitals.model()(torch.from_numpy(as_in_the_file)).argmax(1).numpy()
+    for order in (NAMES, sorted(NAMES), NAMES[::-1]):
+        predicted = hospitals.predict({name: rows[name] for name in order})
+        assert right(predicted, rows) > 0.95
+    assert (silently == rows["label"]).mean() < 0.8
+
+
+def test_each_form_of_a_table_gives_the_same(hospitals, tmp_path):
+    pandas = pytest.importorskip("pandas")
+    rows = table(20, 9)
+    frame = pandas.DataFrame(rows)
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    frame[::-1].T[::-1].T.to_parquet(tmp_path / "rows.parquet", index=False)
+    (tmp_path / "folder").mkdir()
+    frame.to_parquet(tmp_path / "folder" / "b.parquet")
+    wanted = hospitals.predict(frame.drop(columns="label"), "hospital-b")
+    assert list(wanted) == ["prediction", "probability 0", "probability 1"]
+    in_order = np.stack([rows[name] for name in sorted(NAMES)], axis=1)
+    for data in (
+        *(rows, pa.table(rows), in_order, torch.from_numpy(in_order)),
+        *(tmp_path / "rows.csv", str(tmp_path / "folder")),
+    ):
+        found = hospitals.predict(data, 1)
+        np.testing.assert_allclose(found["probability 1"], wanted["probability 1"], 1e-6)
+    reversed_rows = hospitals.predict(tmp_path / "rows.parquet")
+    assert list(reversed_rows["prediction"]) == list(wanted["prediction"])[::-1]
+
+
+def changed(**columns):
+    return {**table(3, 0), **columns}
+
+
+WRONG = {
+    "lacks 'age'": {k: v for k, v in table(3, 0).items() if k != "age"},
+    "'age' holds text": changed(age=["1", "2", "old"]),
+    "'age', row 1: no finite": changed(age=[1.0, None, 2.0]),
+    r"shape \[3, 5\], and the model takes \[rows, 4\]": np.zeros((3, 5)),
+    "not of numbers": np.array([["a"] * 4]),
+    "has no rows": np.zeros((0, 4)),
+    "no finite numbers": np.full((1, 4), np.inf),
+    "no such file or folder": "nowhere.csv",
+}
+
+
+@pytest.mark.parametrize("words", WRONG)
+def test_what_does_not_fit_is_said_in_one_line(words, hospitals):
+    with pytest.raises(DataError, match=words) as caught:
+        hospitals.predict(WRONG[words])
+    assert "\n" not in str(caught.value)
+
+
+def test_columns_that_are_left_out_are_named(hospitals, capsys):
+    hospitals.predict(table(3, 0))
+    assert "left out, for it was not trained on: 'label'" in capsys.readouterr().out
+
+
+def facts(**changes):
+    known = {"dataset": "own-table", "input_shape": (4,), "words": False}
+    return ModelFacts(**{**known, "classes": ("0", "1"), **changes})
+
+
+def test_sites_that_told_a_hash_alone():
+    rows, order = table(3, 0), sorted(NAMES)
+    known = facts(columns_hash=fingerprint(order))
+    inputs, _ = model_inputs(rows, known)
+    expected = np.stack([rows[name] for name in order], axis=1)
+    np.testing.assert_array_equal(inputs.numpy(), expected)
+    with pytest.raises(DataError, match="not those of the training"):
+        model_inputs(
+            {**rows, "age": rows["age"], "more": rows["age"], "x": [1, 2, 3]},
+            facts(columns_hash=fingerprint(["other", *order[1:]])),
+        )
+    with pytest.raises(DataError, match="knows no names of its columns"):
+        model_inputs(rows, facts())
+
+
+def test_lists_count_as_their_numbers():
+    known = facts(columns=("a", "b[3]"))
+    inputs, _ = model_inputs({"b": [[1.0, 2.0, 3.0]], "a": [0]}, known)
+    assert inputs.tolist() == [[0.0, 1.0, 2.0, 3.0]]
+    with pytest.raises(DataError, match="unequal length"):
+        model_inputs({"b": [[1.0], [2.0, 3.0, 4.0]], "a": [0, 0]}, known)
+
+
+def test_pixels_are_scaled_as_in_training(digits, tmp_path):
+    raw = (
+        DATASETS["digits"]
+        .source()
+        .load(DATASETS["digits"], None)
+        .features[:6]
+        .astype(np.float32)
+    )
+    with torch.no_grad():
+        wanted = digits.model()(torch.from_numpy(raw / 16)).argmax(1).tolist()
+    assert list(digits.predict(raw)["prediction"]) == list(map(str, wanted))
+    for number, image in enumerate(raw):
+        pixels = np.round(image[0] * 255 / 16).astype(np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"{number}.png")
+    found = digits.predict(tmp_path)
+    assert list(found["row"]) == [f"{number}.png" for number in range(6)]
+    assert list(found["prediction"]) == list(map(str, wanted))
+    with pytest.raises(DataError, match="look scaled"):
+        digits.predict(raw / 16)
+    with pytest.raises(DataError, match="pixels lie in 0 to 255"):
+        digits.predict(np.round(raw * 255 / 16))
+    with pytest.raises(DataError, match="image of 5x5"):
+        Image.new("L", (5, 5)).save(tmp_path / "9.png")
+        digits.predict(tmp_path)
+
+
+def test_without_pandas_it_is_a_dictionary_of_arrays(hospitals, monkeypatch):
+    monkeypatch.setattr(predict_module, "find_spec", lambda name: None)
+    found = hospitals.predict(table(3, 0))
+    assert type(found) is dict
+    np.testing.assert_allclose(found["probability 0"] + found["probability 1"], 1.0)
+
+
+def test_the_command_writes_what_is_asked(hospitals, tmp_path):
+    pq.write_table(pa.table(table(3, 0)), tmp_path / "rows.parquet")
+    told = {}
+    for output in ("out.csv", "out.parquet"):
+        command = ["predict", str(hospitals.path), str(tmp_path / "rows.parquet")]
+        command += ["--client", "hospital-a", "--output", str(tmp_path / output)]
+        result = CliRunner().invoke(app, command, catch_exceptions=False)
+        assert result.exit_code == 0
+    with open(tmp_path / "out.csv") as file:
+        told["csv"] = [row["prediction"] for row in csv.DictReader(file)]
+    told["parquet"] = pq.read_table(tmp_path / "out.parquet")["prediction"].to_pylist()
+    assert told["csv"] == told["parquet"]
+    assert told["csv"] == list(hospitals.predict(table(3, 0))["prediction"])
+
+
+def test_the_folder_says_what_the_model_takes(hospitals, digits):
+    written = json.loads((hospitals.path / "model.json").read_text())
+    assert written["columns"] == sorted(NAMES)
+    assert written["classes"] == ["0", "1"]
+    assert (digits.facts.max_value, digits.facts.input_shape) == (16, (1, 8, 8))
+    card = (hospitals.path / "model-card.md").read_text()
+    for words in ("age, height, pulse, weight", "hospital-a", "fedavg", "test-fraction"):
+        assert words in card
+
+
+def test_damaged_facts_are_one_line(hospitals, tmp_path):
+    good = hospitals.facts.as_json()
+    for name, value in (
+        *(("input_shape", []), ("input_shape", [0]), ("classes", []), ("std", [0.0])),
+        *(("columns", ["a", "a"]), ("words", 1), ("format", 7), ("mean", ["x"])),
+    ):
+        (tmp_path / "model.json").write_text(json.dumps({**good, name: value}))
+        with pytest.raises(RunError, match=r"model\.json"):
+            ModelFacts.read(tmp_path)
+    (tmp_path / "model.json").unlink()
+    with pytest.raises(RunError, match="older fedsuite"):
+        ModelFacts.read(tmp_path)
+
+
+def test_an_unknown_task_is_not_guessed():
+    with pytest.raises(FedsuiteError, match="task 'ranking'"):
+        read_outputs("ranking", torch.zeros(1, 2), ("0", "1"))
+
+
+def test_the_page_works(hospitals, tmp_path, monkeypatch):
+    """The first program and command of how-to/use_the_model.md."""
+    page = (DOCS / "how-to" / "use_the_model.md").read_text()
+    (program,) = [text for kind, text in blocks(page) if kind == "python"]
+    shutil.copytree(hospitals.path, tmp_path / "runs" / "hospitals")
+    (tmp_path / "patients.csv").write_text(csv_table([NAMES, (1, 2, 3, 4), (4, 3, 2, 1)]))
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(program, names)
+    assert len(names["predictions"]) == len(names["of_one_hospital"]) == 2
+    command = shlex.split(commands(page)[0])[1:]
+    assert CliRunner().invoke(app, command, catch_exceptions=False).exit_code == 0
+    assert (tmp_path / "predictions.csv").read_text().startswith("prediction,")
