@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from typing_extensions import override
 
+from fedsuite.data import FederatedData
 from fedsuite.results.layout import MODEL_FACTS
 from fedsuite.results.model_facts import ModelFacts
 from fedsuite.results.writer import RunFolder
@@ -11,17 +12,17 @@ from fedsuite.rounds.events import Callback, RoundReport, RunState
 
 
 class ColumnsOfSites(Callback):
-    """Notes the hash of the sites' columns, so that other columns are refused later."""
+    """Notes the sites' scaling, and the hash of their columns: others are refused later."""
 
-    def __init__(self, folder: RunFolder) -> None:
+    def __init__(self, data: FederatedData, folder: RunFolder) -> None:
+        self._data = data
         self._folder = folder
-        self._noted = False
+        self._noted = ModelFacts.of(data)
 
     @override
     def on_round_end(self, state: RunState, report: RoundReport) -> None:
         told = state.strategy.directory.columns_hash
-        if self._noted or not told:
-            return
-        facts = replace(ModelFacts.read(self._folder.path), columns_hash=told)
-        self._folder.write_json(MODEL_FACTS, facts.as_json())
-        self._noted = True
+        facts = replace(ModelFacts.of(self._data), columns_hash=told or "")
+        if facts != self._noted:
+            self._folder.write_json(MODEL_FACTS, facts.as_json())
+            self._noted = facts

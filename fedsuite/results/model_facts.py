@@ -6,20 +6,22 @@ what pixels were divided by, what class 3 is called.
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
-from fedsuite.core.errors import RunError
+from fedsuite.core.column_scaling import ColumnScaling
+from fedsuite.core.errors import FedsuiteError, RunError
 from fedsuite.core.reading import is_number
+from fedsuite.core.tasks import CLASSIFICATION, TASKS
 from fedsuite.data import FederatedData
+from fedsuite.data.schema import TableSchema
 from fedsuite.data.specs import DatasetSpec, Source
 from fedsuite.results import layout
 
 FORMAT = 1
 
-CLASSIFICATION = "classification"
-"""What is predicted, where no key says so."""
+_T = TypeVar("_T", TableSchema, ColumnScaling)
 
 _MOST_AXES = 8
 _MOST_CLASSES = 2**24
@@ -57,6 +59,10 @@ class ModelFacts:
         third, by channel. Without numbers in ``mean`` inputs were taken as they are.
     task
         What is predicted.
+    schema
+        Columns of a table, with their kinds and missing values; None where there is none.
+    column_scaling
+        What was done to a table's columns of numbers; None where nothing was.
     """
 
     dataset: str
@@ -68,22 +74,27 @@ class ModelFacts:
     max_value: int = 1
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
-    task: str = CLASSIFICATION
+    task: str = CLASSIFICATION.name
+    schema: TableSchema | None = None
+    column_scaling: ColumnScaling | None = None
 
     @classmethod
-    def of(cls, data: FederatedData, task: str = CLASSIFICATION) -> Self:
+    def of(cls, data: FederatedData) -> Self:
         """Return what a run's data says."""
+        schema = data.spec.schema
         mean, std = data.standardisation if data.spec.is_image else ((), ())
         return cls(
             dataset=data.spec.name,
             input_shape=tuple(data.input_shape),
             words=data.holds_words,
             classes=data.class_names,
-            columns=data.columns,
+            columns=data.columns if schema is None else schema.inputs,
             max_value=data.spec.max_value if data.spec.is_image else 1,
             mean=mean,
             std=std,
-            task=task,
+            task=data.spec.task,
+            schema=schema,
+            column_scaling=data.column_scaling,
         )
 
     @property
@@ -118,13 +129,20 @@ class ModelFacts:
             mean=self.mean,
             std=self.std,
             max_value=self.max_value,
+            task=self.task,
+            schema=self.schema,
+            words=self.words,
         )
 
     def as_json(self) -> dict[str, Any]:
         """Return the facts in JSON's types."""
         values = {
-            k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()
+            k: list(v) if isinstance(v, tuple) else v
+            for k, v in asdict(replace(self, schema=None, column_scaling=None)).items()
         }
+        for name in ("schema", "column_scaling"):
+            entry = getattr(self, name)
+            values[name] = None if entry is None else entry.to_dict()
         return {"format": FORMAT, **values}
 
     def text(self) -> str:
@@ -169,6 +187,8 @@ class ModelFacts:
         texts = ("dataset", "columns_hash", "task")
         if any(type(values[name]) is not str for name in texts):
             raise TypeError(f"{', '.join(texts)}: one is no text")
+        if values["task"] not in TASKS:
+            raise ValueError(f"task {values['task']!r:.40} is not known")
         columns = _list(values, "columns", str)
         if len(set(columns)) != len(columns):
             raise ValueError("columns names one twice")
@@ -183,7 +203,16 @@ class ModelFacts:
             mean=tuple(map(float, mean)),
             std=tuple(map(float, std)),
             task=values["task"],
+            schema=_optional(TableSchema, values["schema"]),
+            column_scaling=_optional(ColumnScaling, values["column_scaling"]),
         )
+
+
+def _optional(kind: type[_T], told: Any) -> _T | None:
+    try:
+        return None if told is None else kind.from_dict(told)
+    except FedsuiteError as error:
+        raise ValueError(str(error)) from error
 
 
 def _list(values: Mapping[str, Any], name: str, kind: type) -> list[Any]:

@@ -53,7 +53,7 @@ from fedsuite.results.layout import (
     read_manifest,
 )
 from fedsuite.results.model_card import write_card
-from fedsuite.results.model_facts import CLASSIFICATION, ModelFacts
+from fedsuite.results.model_facts import ModelFacts
 from fedsuite.results.summary import tell_summary, write_summary
 from fedsuite.results.writer import CHECKPOINTS, RunFolder
 from fedsuite.rounds.checkpoint import Checkpoint, list_checkpoints, load_latest
@@ -216,7 +216,7 @@ def _run_experiment(
         with tracking(run.tracker_names, run_folder, experiment.values) as trackers:
             final = FinalModel(run_folder)
             others = build_callbacks(
-                experiment, run_folder, checkpoint, write, [*trackers, *callbacks]
+                experiment, data, run_folder, checkpoint, write, [*trackers, *callbacks]
             )
             with _naming_checkpoint(checkpoint, strategy):
                 result = strategy.start(
@@ -281,6 +281,7 @@ def build_strategy(experiment: Experiment, parts: ServerParts) -> FederatedStrat
 
 def build_callbacks(
     experiment: Experiment,
+    data: FederatedData,
     folder: RunFolder,
     checkpoint: Checkpoint | None,
     write: Callable[[str], None],
@@ -288,7 +289,9 @@ def build_callbacks(
 ) -> list[Callback]:
     """Return the callbacks after the final model's, in the order of their calls."""
     run = experiment.group(RunSettings)
-    callbacks: list[Callback] = [Recorder(folder), ColumnsOfSites(folder)]
+    callbacks: list[Callback] = [Recorder(folder)]
+    if isinstance(data, SiteFederation):
+        callbacks.append(ColumnsOfSites(data, folder))
     best, stop = (chosen_metric(experiment.values, key) for key in CHOICES)
     if stop:
         callbacks.append(EarlyStop(stop, run.early_stop_patience))
@@ -455,8 +458,7 @@ def _write_what_is_known(
     run_folder: RunFolder, experiment: Experiment, data: FederatedData
 ) -> None:
     """Write what the folder says of the model's inputs, and of who holds what."""
-    task = str(experiment.values.get("task", CLASSIFICATION))
-    run_folder.write_json(MODEL_FACTS, ModelFacts.of(data, task).as_json())
+    run_folder.write_json(MODEL_FACTS, ModelFacts.of(data).as_json())
     if experiment["sites"]:
         return
     counts = {"train": data.class_counts(), "test": data.test_class_counts()}

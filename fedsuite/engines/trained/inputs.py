@@ -18,6 +18,7 @@ from fedsuite.core.logs import write_line
 from fedsuite.data.columns import fingerprint
 from fedsuite.data.federated import scale_inputs
 from fedsuite.data.pictures import decode
+from fedsuite.data.schema import TableSchema
 from fedsuite.results.model_facts import ModelFacts
 
 if TYPE_CHECKING:
@@ -70,7 +71,8 @@ def model_inputs(
         where, raw = "data", _of_table(_arrow(data), facts, "data", write)
     else:
         where, raw = "data", _array(data, facts, "data")
-    return scale_inputs(_checked(raw, facts, where), facts.spec, "standard"), names
+    checked = _checked(raw, facts, where)
+    return scale_inputs(checked, facts.spec, "standard", facts.column_scaling), names
 
 
 def _files(path: Path) -> list[Path]:
@@ -143,6 +145,8 @@ def _of_table(
     table: Any, facts: ModelFacts, where: str, write: Callable[[str], None]
 ) -> npt.NDArray[Any]:
     """Return the rows of a table in the order of the training's columns."""
+    if facts.schema is not None:
+        return _of_schema(table, facts.schema, where, write)
     encoded = _encoded_column(table) if facts.is_image and not facts.columns else ""
     if encoded:
         return np.stack(list(_decoded(table.column(encoded), facts, where)))
@@ -164,6 +168,19 @@ def _of_table(
             f"{width}: lists must be as long as those that it was trained on"
         )
     return flat.reshape(len(flat), *facts.input_shape)
+
+
+def _of_schema(
+    table: Any, schema: TableSchema, where: str, write: Callable[[str], None]
+) -> npt.NDArray[Any]:
+    """Return the rows of a table as its schema has them."""
+    _refuse_doubles(list(table.column_names), where)
+    wanted = {column.name for column in schema.of_columns}
+    others = {*schema.targets, schema.id_column}
+    extra = [n for n in table.column_names if n not in wanted and n not in others]
+    if extra:
+        write(f"{where}: left out, for it was not trained on: {_some(extra)}")
+    return schema.encoded(table, where=where)
 
 
 def _plain(name: str) -> str:
@@ -329,7 +346,10 @@ def _checked(raw: npt.NDArray[Any], facts: ModelFacts, where: str) -> npt.NDArra
     """Refuse no rows, values that are no numbers, and pixels out of their range."""
     if not len(raw):
         raise DataError(f"{where}: has no rows")
-    if raw.dtype.kind == "f" and not np.isfinite(raw).all():
+    # Missing values become means, and a schema that has none has refused them.
+    filled = facts.column_scaling is not None and facts.schema is not None
+    finite = np.isfinite(raw) | (filled & np.isnan(raw))
+    if raw.dtype.kind == "f" and not finite.all():
         raise DataError(f"{where}: holds values that are no finite numbers")
     if not facts.is_image:
         return raw

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from fedsuite.core.errors import RunError
-from fedsuite.results.model_facts import CLASSIFICATION
 
 Columns = dict[str, npt.NDArray[Any]]
 """What is predicted: name to one value a row."""
@@ -31,9 +30,33 @@ def class_predictions(outputs: Tensor, classes: Sequence[str]) -> Columns:
     return {PREDICTION: names, **{f"probability {name}": p for name, p in of_class}}
 
 
+def label_predictions(outputs: Tensor, labels: Sequence[str]) -> Columns:
+    """Return whether each label holds, and its probability."""
+    probabilities = torch.sigmoid(outputs.double()).numpy()
+    of_label = list(zip(labels, probabilities.T, strict=True))
+    held = {f"{PREDICTION} {name}": (p > 0.5).astype(int) for name, p in of_label}
+    return {**held, **{f"probability {name}": p for name, p in of_label}}
+
+
+def number_predictions(outputs: Tensor, _: Sequence[str]) -> Columns:
+    """Return the predicted number of each row."""
+    return {PREDICTION: outputs.double().flatten().numpy()}
+
+
+def survival_predictions(outputs: Tensor, _: Sequence[str]) -> Columns:
+    """Return each row's log hazard ratio, or its survival after each interval of time."""
+    if outputs.shape[1:] == (1,):
+        return {"log hazard ratio": outputs.double().flatten().numpy()}
+    survival = torch.exp(-torch.nn.functional.softplus(outputs.double()).cumsum(1)).numpy()
+    return {f"survival of interval {k}": p for k, p in enumerate(survival.T, 1)}
+
+
 READINGS: Mapping[str, Callable[[Tensor, Sequence[str]], Columns]] = {
-    CLASSIFICATION: class_predictions,
+    "classification": class_predictions,
     "binary": class_predictions,
+    "multi-label": label_predictions,
+    "regression": number_predictions,
+    "survival": survival_predictions,
 }
 """What a task makes of outputs ``[rows, ...]`` and the names of the classes."""
 
@@ -50,9 +73,4 @@ def read_outputs(task: str, outputs: Tensor, classes: Sequence[str]) -> Columns:
     classes
         Names of the classes, in the order of the outputs.
     """
-    if task not in READINGS:
-        raise RunError(
-            f"task {task!r:.40}: predictions of it are not known here: take run.model(), "
-            "and read its outputs yourself"
-        )
     return READINGS[task](outputs, classes)
