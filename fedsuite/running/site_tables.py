@@ -25,7 +25,8 @@ from fedsuite.training.app import source_hash
 
 SCALING_FILE = "column-scaling.json"
 STATISTICS = "statistics"
-STATISTICS_FILE = "statistics.json"
+STATISTICS_FILE = "-statistics.json"
+"""End of the file's name, beside the folder that a run of the name will make."""
 
 
 def keep(scaling: ColumnScaling, folder: Path) -> None:
@@ -59,7 +60,9 @@ def told_statistics(experiment: Experiment, site: Site) -> dict[str, str]:
 
 
 def ask_for_statistics(experiment: Experiment, grid: Grid, folder: Path) -> None:
-    """Ask all sites for statistics of their tables; print and write them.
+    """Ask all sites for statistics of their tables; print them, write them beside a folder.
+
+    The folder is that of the run, which is not made: training is yet to come.
 
     Raises
     ------
@@ -86,6 +89,7 @@ def ask_for_statistics(experiment: Experiment, grid: Grid, folder: Path) -> None
             raise RunError(f"site {name}: {error}: run the same version on all") from None
     for line in statistics_lines(by_site):
         write_line(line)
-    make_folder(folder)
-    atomic_write(folder / STATISTICS_FILE, json.dumps(by_site, indent=1).encode())
-    write_line(f"written to {folder / STATISTICS_FILE}")
+    file = folder.with_name(f"{folder.name}{STATISTICS_FILE}")
+    make_folder(file.parent)
+    atomic_write(file, json.dumps(by_site, indent=1).encode())
+    write_line(f"written to {file}")

@@ -261,3 +261,16 @@ def test_a_check_says_what_can_be_read(tmp_path: Path) -> None:
         "sex=02, bp"
     )
     assert "class no: north 16" in lines
+
+
+def test_columns_named_in_the_experiment_are_those_that_are_read(tmp_path: Path) -> None:
+    frame = FRAME.assign(grade=[0, 1, 2, 1] * 10)
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    for names in ("age, bp", "bp, age"):
+        keys: dict[str, Value] = {"columns": names, "target": "grade", "table-classes": 3}
+        spec = federated_spec({"dataset": "own-table", **keys})
+        rows = load_site_rows(Site("north", tmp_path, schema=spec.schema), spec, 0.25)
+        assert rows.columns == tuple(names.split(", "))
+        first = rows.train.features[:, 0] < 90
+        assert bool(first.all()) == (names == "age, bp")
+        assert set(rows.train.labels.tolist()) == {0, 1, 2}

@@ -318,13 +318,18 @@ SITES = {"sites": "a, b, c, d, e"}
 """What the keys about sites need beside them."""
 
 
+NUMBERS = {**SITES, "dataset": "own-table", "columns": "a", "task": "regression"}
+"""What the keys of losses of numbers need beside them."""
+
+
 def other_value(name, value):
     """Return another value that the key allows."""
     key = known_keys()[name].declarations[0]
     if name in OTHER_VALUES:
         return OTHER_VALUES[name]
-    if name == "site-rows":
-        return "1, 2, 3, 4, 5"
+    told = {"site-rows": "1, 2, 3, 4, 5", "class-weights": "balanced", "scores": "macro-f1"}
+    if name in told:
+        return told[name]
     if key.choices:
         return next(choice for choice in key.choices if choice != value)
     if isinstance(value, bool):
@@ -349,6 +354,7 @@ def test_fingerprint_changes_with_decisive_keys_alone():
         given |= {"method": "term", name: 0.9} if name == "dp-max-weight" else {}
         given |= SITES if name.startswith(("site", "only")) else {}
         given |= {"server-momentum": 0.5} if name == "server-optimizer" else {}
+        given |= NUMBERS if name in ("huber-delta", "quantile") else {}
         needs = known_keys()[name].declarations[0].needs
         for need in needs[:1]:
             if not any(need.met(Experiment.from_values({}).values) for need in needs):

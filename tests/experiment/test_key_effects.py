@@ -16,7 +16,7 @@ def refusal(**given):
 
 
 REFUSED = {
-    "key focal-gamma = 3.0 has no effect with loss = 'cross-entropy': set loss = 'focal' "
+    "key focal-gamma = 3.0 has no effect with loss = 'auto': set loss = 'focal' "
     "too, or leave focal-gamma out": {"focal_gamma": 3.0},
     "key upload-clip = 2.0 has no effect with upload-noise-multiplier = 0.0: set another "
     "upload-noise-multiplier too, or leave upload-clip out": {"upload_clip": 2.0},

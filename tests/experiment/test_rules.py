@@ -23,6 +23,8 @@ EXAMPLES: Mapping[str, tuple[Any, ...]] = {
     "early-stop-metric": ("accuracy_mean", "validation_accuracy_mean"),
     "client-models": ("mlp",),
     "dataset": ("reddit", "own-table"),
+    "class-weights": ("1, x", "balanced"),
+    "scores": ("coverage-error",),
     "max-examples": (7.0,),
     "max-client-weight": (0.5,),
     "discriminator-widths": ("8",),

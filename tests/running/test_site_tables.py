@@ -203,7 +203,8 @@ def test_sites_tell_statistics_in_place_of_training(folder: Path, tmp_path: Path
     grid = Nodes(given, folder)
     with flower_identity():
         ask_for_statistics(given, grid, tmp_path / "ask")
-    told = json.loads((tmp_path / "ask" / STATISTICS_FILE).read_text())
+    told = json.loads((tmp_path / f"ask{STATISTICS_FILE}").read_text())
+    assert not (tmp_path / "ask").exists(), "the run of this name is yet to come"
     assert set(told) == set(NAMES)
     assert told["east"]["rows"] == 48
     assert set(told["east"]["classes"]) == {"no", "yes"}
