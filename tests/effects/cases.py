@@ -21,6 +21,7 @@ LISTED: Mapping[str, str] = {
     "site-rows": "needs data of sites: tests/running/test_site_runs.py",
     "suspect-rounds": "acts after a poisoned round: tests/rounds/test_recovery.py",
     "public-dir": "needs a folder of images: tests/running/test_public_runs.py",
+    "initial-model": "needs another run: tests/running/test_initial_model.py",
     "engine": "says where it runs: to the same bits by tests/engines",
     "ray-address": "says where it runs: to the same bits by tests/engines",
     "workers": "says where it runs: to the same bits by tests/engines",

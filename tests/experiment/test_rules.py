@@ -29,6 +29,7 @@ EXAMPLES: Mapping[str, tuple[Any, ...]] = {
     "max-update-norm": (7.0,),
     "max-share-ratio": (7.0,),
     "public-dir": ("/srv",),
+    "initial-model": ("/srv",),
     "sites": ("a, b",),
     "site-dirs": ("/srv",),
     "state-dir": ("/srv",),

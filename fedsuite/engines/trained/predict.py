@@ -25,7 +25,7 @@ def predict(run: Run, data: Any, client: Client | None = None) -> Columns:
     inputs, names = model_inputs(data, facts)
     model = model_of(run, client)
     with torch.no_grad():
-        parts = [model(part) for part in inputs.split(EVALUATION_BATCH)]
+        parts = [model(part) for part in torch.split(inputs, EVALUATION_BATCH)]
     predicted = read_outputs(facts.task, torch.cat(parts), facts.classes)
     return {ROW_NAME: np.array(names, dtype=object), **predicted} if names else predicted
 
