@@ -51,7 +51,6 @@ def _origin(run: Run) -> list[list[str]]:
         ],
         ["rounds", str(run.last_round)],
         ["seed", str(run.experiment.get("seed"))],
-        ["started", str(manifest.get("started"))],
         ["fedsuite", str(manifest.get("fedsuite"))],
         ["held out at each client", _held_out(run)],
         ["privacy", str((run.summary or {}).get("privacy") or "no noise was added")],
