@@ -14,7 +14,7 @@ from fedsuite.callbacks.progress import Progress, accuracy_words, round_line
 from fedsuite.callbacks.recorder import MOST_COLUMNS, Recorder
 from fedsuite.engines.local import LocalGrid
 from fedsuite.results.writer import RunFolder
-from fedsuite.rounds import strategy
+from fedsuite.rounds import strategy as rounds
 from fedsuite.rounds.checkpoint import Checkpoint
 from fedsuite.strategies.averaging.standalone import Standalone
 from tests.callbacks.reports import NO_TIME, a_report, a_state
@@ -80,7 +80,7 @@ def test_a_round_tells_its_time_and_that_of_evaluation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr(strategy, "time", clock)
+    monkeypatch.setattr(rounds, "time", clock)
     strategy = strategy_for("single")
     for name, seconds in (("aggregate_train", 2), ("finish_round", 1)):
         monkeypatch.setattr(
