@@ -26,6 +26,7 @@ from fedsuite.rounds.events import (
     reported_as,
     score_metrics,
 )
+from fedsuite.rounds.report import Row
 from fedsuite.strategies import load_strategy
 from fedsuite.sweeps.trials import objective_of
 from tests.helpers import play
@@ -140,10 +141,10 @@ def test_what_is_pooled_is_a_function_of_what_clients_told() -> None:
 
 
 def test_one_class_is_remarked_where_no_client_contradicts_it() -> None:
-    says = {"num_examples": 9, "accuracy": 0.7, "one_class": 0.0}
-    right = {"num_examples": 9, "accuracy": 1.0}
-    other = {"num_examples": 9, "accuracy": 0.7}
-    nobody = {"num_examples": 0, "accuracy": 0.0}
+    says: Row = {"num_examples": 9, "accuracy": 0.7, "one_class": 0.0}
+    right: Row = {"num_examples": 9, "accuracy": 1.0}
+    other: Row = {"num_examples": 9, "accuracy": 0.7}
+    nobody: Row = {"num_examples": 0, "accuracy": 0.0}
     assert one_class([says, says, right, nobody]) == {"evaluate_one_class": 0.0}
     assert one_class([says, says, other]) == {}
     assert one_class([says, {**says, "one_class": 1.0}]) == {}
