@@ -11,7 +11,7 @@ from fedsuite.clients import load_client
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.metrics import fairness_report
 from fedsuite.core.registry import METHODS
-from fedsuite.core.tasks import OF_CLASSES, SCORES, TASKS
+from fedsuite.core.tasks import OF_CLASSES, SCORES, TASKS, Score
 from fedsuite.engines.api import run as run_experiment
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.rules import chosen_metric
@@ -40,7 +40,9 @@ def values_of(task: str, **more: object) -> dict[str, object]:
 
 
 def public_of(method: str) -> dict[str, object]:
-    return {"public-size": 8} if load_strategy(METHODS[method]).takes("public") else {}
+    strategy = load_strategy(METHODS[method])
+    needs = strategy.takes("public") or "public-size" in strategy.DEFAULTS
+    return {"public-size": 8} if needs else {}
 
 
 @pytest.mark.parametrize("task", ["regression", "multi-label"])
@@ -101,7 +103,7 @@ def test_choices_follow_the_main_score_of_the_task() -> None:
 
 
 @pytest.mark.parametrize("score", SCORES.values(), ids=str)
-def test_a_score_ranks_the_right_way_everywhere(score) -> None:
+def test_a_score_ranks_the_right_way_everywhere(score: Score) -> None:
     column = score.column
     assert higher_is_better(f"{column}_mean") == score.higher
     assert higher_is_better(f"validation_{column}_worst10") == score.higher
