@@ -11,7 +11,7 @@ from fedsuite.clients import load_client
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.metrics import fairness_report
 from fedsuite.core.registry import METHODS
-from fedsuite.core.tasks import OF_CLASSES, SCORES, TASKS
+from fedsuite.core.tasks import OF_CLASSES, SCORES, TASKS, Score
 from fedsuite.engines.api import run as run_experiment
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.rules import chosen_metric
@@ -26,6 +26,7 @@ from fedsuite.rounds.events import (
     reported_as,
     score_metrics,
 )
+from fedsuite.rounds.report import Row
 from fedsuite.strategies import load_strategy
 from fedsuite.sweeps.trials import objective_of
 from tests.helpers import play
@@ -39,7 +40,9 @@ def values_of(task: str, **more: object) -> dict[str, object]:
 
 
 def public_of(method: str) -> dict[str, object]:
-    return {"public-size": 8} if load_strategy(METHODS[method]).takes("public") else {}
+    strategy = load_strategy(METHODS[method])
+    needs = strategy.takes("public") or "public-size" in strategy.DEFAULTS
+    return {"public-size": 8} if needs else {}
 
 
 @pytest.mark.parametrize("task", ["regression", "multi-label"])
@@ -100,7 +103,7 @@ def test_choices_follow_the_main_score_of_the_task() -> None:
 
 
 @pytest.mark.parametrize("score", SCORES.values(), ids=str)
-def test_a_score_ranks_the_right_way_everywhere(score) -> None:
+def test_a_score_ranks_the_right_way_everywhere(score: Score) -> None:
     column = score.column
     assert higher_is_better(f"{column}_mean") == score.higher
     assert higher_is_better(f"validation_{column}_worst10") == score.higher
@@ -140,10 +143,10 @@ def test_what_is_pooled_is_a_function_of_what_clients_told() -> None:
 
 
 def test_one_class_is_remarked_where_no_client_contradicts_it() -> None:
-    says = {"num_examples": 9, "accuracy": 0.7, "one_class": 0.0}
-    right = {"num_examples": 9, "accuracy": 1.0}
-    other = {"num_examples": 9, "accuracy": 0.7}
-    nobody = {"num_examples": 0, "accuracy": 0.0}
+    says: Row = {"num_examples": 9, "accuracy": 0.7, "one_class": 0.0}
+    right: Row = {"num_examples": 9, "accuracy": 1.0}
+    other: Row = {"num_examples": 9, "accuracy": 0.7}
+    nobody: Row = {"num_examples": 0, "accuracy": 0.0}
     assert one_class([says, says, right, nobody]) == {"evaluate_one_class": 0.0}
     assert one_class([says, says, other]) == {}
     assert one_class([says, {**says, "one_class": 1.0}]) == {}
