@@ -119,7 +119,7 @@ def test_folders_are_absolute_in_what_is_kept(tmp_path, monkeypatch):
         ({"engine": "cloud"}, {}, "key engine = 'cloud'"),
         ({}, {"engine": "cloud"}, "key engine = 'cloud'"),
         ({}, {"seed": -1}, "key seed = -1"),
-        ({}, {"overrides": {"num_rounds": 3}}, "did you mean 'num-rounds'"),
+        ({}, {"overrides": {"num_round": 3}}, "did you mean 'num-rounds'"),
         ({}, {"num_supernodes": 5}, "num-supernodes 5: expected at most"),
         ({}, {"num_supernodes": -1}, "num-supernodes -1: expected at most"),
         ({"device": "cuda"}, {}, "key device = 'cuda': this process sees no GPU"),
