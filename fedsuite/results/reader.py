@@ -119,7 +119,7 @@ class Run:
         scores = [
             f"{words} {100 * score:.2f} %"
             for words, score in (("mean", mean), ("worst 10 %", worst))
-            if _is_fraction(score)
+            if score is not None and _is_fraction(score)
         ]
         status = str(self.manifest["status"])
         return {

@@ -90,7 +90,7 @@ def find_or_make(run: Run, changes: Mapping[str, Value] | None = None) -> Run:
     folder = run.path.resolve().parent / f"{STANDALONE}-{digest[:16]}"
     if not (folder / MANIFEST).is_file():
         values = {"output-dir": str(folder.parent), "run-name": folder.name}
-        found = start({**experiment.values, **values, "engine": "local"})
+        found: Run = start({**experiment.values, **values, "engine": "local"})
     elif read_manifest(folder)["status"] == "finished":
         found = load_run(folder)
     else:
