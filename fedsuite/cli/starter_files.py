@@ -81,7 +81,9 @@ def experiment_text(method: str) -> str:
     if strategy.DEFAULTS:
         # The method's own workload, instead of FedAvg's.
         file_values = {
-            k: v for k, v in file_values.items() if k not in (*LOCAL_WORK, *OPTIMISER)
+            k: v
+            for k, v in file_values.items()
+            if k not in (*LOCAL_WORK, *OPTIMISER, *strategy.DEFAULTS)
         }
     values = Experiment.from_values(file_values).values
     idle = "local-epochs" if values["local-steps"] else "local-steps"

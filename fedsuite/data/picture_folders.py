@@ -19,6 +19,9 @@ from fedsuite.data.specs import DatasetSpec
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 """Ends of the names of files that are pictures."""
 
+OWN_PICTURES = "own-pictures"
+"""The data set whose classes an experiment names."""
+
 _PARTS = ("train", "test")
 _LISTED = 5
 
@@ -71,7 +74,8 @@ def read_picture_folders(
 
 
 def _check_classes(spec: DatasetSpec, root: Path, faults: list[str]) -> None:
-    known = spec.class_names or [f"0 to {spec.num_classes - 1}"]
+    numbers = [f"0 to {spec.num_classes - 1}"]
+    known = spec.class_names if spec.name == OWN_PICTURES else numbers
     for folder in _folders(root):
         if _class_of(spec, folder.name) is None:
             faults.append(f"{folder}: no class {folder.name!r}; there are {_some(known)}")
@@ -97,8 +101,11 @@ def _read_part(
 
 
 def _class_of(spec: DatasetSpec, name: str) -> int | None:
-    if spec.class_names:
-        return spec.class_names.index(name) if name in spec.class_names else None
+    if name in spec.class_names:
+        return spec.class_names.index(name)
+    if spec.name == OWN_PICTURES:
+        return None
+    # Names of known classes may be none for folders, such as T-shirt/top.
     number = int(name) if name.isascii() and name.isdecimal() else -1
     return number if 0 <= number < spec.num_classes else None
 

@@ -45,7 +45,7 @@ def test_each_method_begins_with_the_work_that_it_was_made_for(method):
     strategy = load_strategy(METHODS[method])
     expected = QUICKSTART | {"method": method}
     if strategy.DEFAULTS:
-        work = (*LOCAL_WORK, *OPTIMISER)
+        work = (*LOCAL_WORK, *OPTIMISER, *strategy.DEFAULTS)
         expected = {k: v for k, v in expected.items() if k not in work}
     assert values(given) == values(expected)
     assert {key.name for key in strategy.method_keys()} <= set(given)

@@ -21,7 +21,7 @@ from fedsuite.experiment.experiment import Experiment
 from fedsuite.running import node_app
 from fedsuite.running.server import run_experiment
 from fedsuite.running.site_tables import STATISTICS_FILE, ask_for_statistics
-from fedsuite.training.app import answered
+from fedsuite.training.app import reply_of_error
 from fedsuite.workarounds.identity import flower_identity
 from tests.rounds.registered import Registered
 from tests.small_runs import final_model
@@ -103,7 +103,10 @@ class Nodes(Registered):
         context = Context(7, node, self.configs[node], RecordDict(), self.values)
         # Each message is answered by a process that remembers nothing.
         node_app._worker.cache_clear()
-        return answered(node_app.app, message, context)
+        try:
+            return node_app.app(message, context)
+        except Exception as error:
+            return reply_of_error(message, error)
 
 
 @pytest.fixture(autouse=True)
