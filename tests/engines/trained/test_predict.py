@@ -245,3 +245,27 @@ def test_the_page_works(hospitals, tmp_path, monkeypatch):
     command = shlex.split(commands(page)[0])[1:]
     assert CliRunner().invoke(app, command, catch_exceptions=False).exit_code == 0
     assert (tmp_path / "predictions.csv").read_text().startswith("prediction,")
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedper", "fedavg-ft"])
+def test_at_the_server_of_a_deployment_there_are_no_rows(method, hospitals, tmp_path):
+    """The folder of a rehearsal, without the sites' folders, is that of a deployment."""
+    values = {**hospitals.experiment, "method": method, "model": "mlp", "num-rounds": 1}
+    values |= {"output-dir": str(tmp_path), "run-name": "run"}
+    run = fedsuite.run(values)
+    text = (run.path / "experiment.toml").read_text()
+    there = f'site-dirs = "{hospitals.experiment["site-dirs"]}"'
+    assert there in text
+    (run.path / "experiment.toml").write_text(text.replace(there, 'site-dirs = ""'))
+    inputs = torch.rand(3, 4)
+    served = fedsuite.load_run(run.path)
+    if method == "fedavg-ft":
+        with pytest.raises(RunError, match="which lie at its site: load the model there"):
+            served.client_model("hospital-b")
+        return
+    found = served.client_model("hospital-b")(inputs)
+    assert torch.equal(found, run.client_model("hospital-b")(inputs))
+    shutil.rmtree(run.path / "state", ignore_errors=True)
+    if method == "fedper":
+        with pytest.raises(RunError, match="a part of its model stays with it"):
+            served.client_model("hospital-b")
