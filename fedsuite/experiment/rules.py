@@ -81,7 +81,10 @@ def _on_validation_rows(metric: str, values: Values) -> str:
     """Return the metric of validation rows to choose by in place of one of test rows."""
     phase = "evaluate_" if metric.startswith("evaluate_") else ""
     column = metric.removeprefix(phase)
-    is_known = score_of_metric(metric) or column == "loss" or column.endswith("_variance")
+    score = score_of_metric(metric)
+    # Of other models, such as the global one, the rows are named behind the model.
+    is_plain = score is not None and column.startswith(score.column)
+    is_known = is_plain or column == "loss" or column.endswith("_variance")
     if is_known and not metric.startswith(("train_", "pooled_")):
         return f"{phase}{_VALIDATION}{column}"
     return f"{_VALIDATION}{main_score(values).column}_mean"

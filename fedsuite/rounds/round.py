@@ -158,7 +158,7 @@ class RoundStrategy(MethodContract):
         return (self.update_memory,) if self.fedvarp else ()
 
     @property
-    def steps(self) -> tuple[Stage, ...]:
+    def step_stages(self) -> tuple[Stage, ...]:
         """What has a say in the server's step beside the method, of what is on."""
         optimizers = (self.optimizer,) if self.optimizer.is_on else ()
         # Whether the network is unknown: see NeverNegative.
@@ -255,7 +255,7 @@ class RoundStrategy(MethodContract):
         """Return what the replies that count go through: their rows, FedVARP, the layer."""
         stages: tuple[Stage, ...] = (self.metric_means[phase],)
         if phase == TRAIN and self.privacy is None:
-            stages += self.steps
+            stages += self.step_stages
             if type(self.layer) is not ExchangeLayer:
                 stages += (self.layer,)
         return stages
@@ -267,7 +267,7 @@ class RoundStrategy(MethodContract):
 
     def _undone_with_the_model(self) -> tuple[Stage, ...]:
         """Return the stages whose memory goes back with the model that comes back."""
-        return tuple(stage for stage in (*self.steps, self.guard) if stage.name)
+        return tuple(stage for stage in (*self.step_stages, self.guard) if stage.name)
 
     def passed(
         self, reader: ReplyReader, messages: Iterable[Message], phase: str
@@ -414,7 +414,7 @@ class RoundStrategy(MethodContract):
         with buffers_declared(self._buffers):
             if phase == TRAIN:
                 exchange = self.train_exchange(self._arrays, client_ids)
-                for stage in (*self.steps, *self._noise):
+                for stage in (*self.step_stages, *self._noise):
                     exchange = stage.ask(exchange)
             else:
                 exchange = self.evaluate_exchange(self._arrays, client_ids)
@@ -496,10 +496,10 @@ class RoundStrategy(MethodContract):
     def _stepped(self, new: Arrays | None, report: PhaseReport) -> Arrays | None:
         """Return the model after the server's step, None if it stays as it was."""
         if new is not None:
-            for stage in self.steps:
+            for stage in self.step_stages:
                 new = stage.step(self._arrays, new)
             if all(map(all_finite, new.values())):
-                for stage in (*self.steps, self.guard):
+                for stage in (*self.step_stages, self.guard):
                     stage.counted()
                 self.recovery.note(report)
             else:

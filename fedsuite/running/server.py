@@ -291,7 +291,7 @@ def build_callbacks(
     run = experiment.group(RunSettings)
     callbacks: list[Callback] = [Recorder(folder)]
     if isinstance(data, SiteFederation):
-        callbacks.append(ColumnsOfSites(data, folder))
+        callbacks.append(ColumnsOfSites(lambda: ModelFacts.of(data), folder))
     best, stop = (chosen_metric(experiment.values, key) for key in CHOICES)
     if stop:
         callbacks.append(EarlyStop(stop, run.early_stop_patience))

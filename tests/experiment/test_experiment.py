@@ -322,12 +322,21 @@ NUMBERS = {**SITES, "dataset": "own-table", "columns": "a", "task": "regression"
 """What the keys of losses of numbers need beside them."""
 
 
+TIMES = {"dataset": "tcga-brca", "loss": "discrete-time", "interval-ends": "365"}
+"""What the key of intervals of time needs beside it."""
+
+
 def other_value(name, value):
     """Return another value that the key allows."""
     key = known_keys()[name].declarations[0]
     if name in OTHER_VALUES:
         return OTHER_VALUES[name]
-    told = {"site-rows": "1, 2, 3, 4, 5", "class-weights": "balanced", "scores": "macro-f1"}
+    told = {
+        "site-rows": "1, 2, 3, 4, 5",
+        "class-weights": "balanced",
+        "scores": "macro-f1",
+        "interval-ends": "100, 200",
+    }
     if name in told:
         return told[name]
     if key.choices:
@@ -355,6 +364,7 @@ def test_fingerprint_changes_with_decisive_keys_alone():
         given |= SITES if name.startswith(("site", "only")) else {}
         given |= {"server-momentum": 0.5} if name == "server-optimizer" else {}
         given |= NUMBERS if name in ("huber-delta", "quantile") else {}
+        given |= TIMES if name == "interval-ends" else {}
         needs = known_keys()[name].declarations[0].needs
         for need in needs[:1]:
             if not any(need.met(Experiment.from_values({}).values) for need in needs):

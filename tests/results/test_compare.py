@@ -76,6 +76,7 @@ def test_where_and_how_long_a_run_works_tells_nothing_apart(make):
         "report": False,
         "trackers": "tensorboard",
         "site_dirs": "elsewhere",
+        "only_statistics": True,
         "metrics_port": 9400,
         "metrics_host": "elsewhere",
     }

@@ -110,7 +110,7 @@ def test_no_test_row_reaches_a_choice(
         column
         for one, other in zip(clean["rounds"], poisoned["rounds"], strict=True)
         for column in one
-        if one[column] != other[column] and "seconds" not in column
+        if one[column] != other.get(column) and "seconds" not in column
     }
     assert {"accuracy_mean", "evaluate_loss", "evaluate_whole_test_loss"} <= changed
     assert "score-trained" not in scores or "train_trained_accuracy" in changed

@@ -24,6 +24,7 @@ NOBODY: Any = None
 DECOMPOSED: dict[str, Value] = {"model": "cnn-shallow", "decomposition": True}
 CASES: dict[str, dict[str, Value]] = {
     **{name: {"method": name} for name in METHODS},
+    "newton": {"method": "newton", "model": "linear"},
     "own-starts": {"method": "standalone", "client_initialisation": "own"},
     "adam": {"method": "fedmd", "optimizer": "adam"},
     "personal-atoms": {**DECOMPOSED, "method": "fedavg", "personal_atoms": True},

@@ -31,6 +31,9 @@ NO_PATHS = {
     "cfd-server-model": "name of a network",
     "client-column": "name of a column, where the rows are divided",
     "client-models": "names of networks",
+    "class-weights": "numbers",
+    "interval-ends": "numbers",
+    "scores": "names of scores",
     "columns": "names of columns, which a site compares with its own",
     "discriminator-widths": "numbers",
     "early-stop-metric": "name of a metric",
@@ -57,12 +60,14 @@ def test_every_key_of_free_text_says_whether_it_is_a_path() -> None:
         for key in known.declarations:
             if key.path is not None:
                 paths.add(name)
-                assert key.type is str and not key.choices and key.local
+                assert key.type is str and not key.choices
+                assert key.local or name == "initial-model"
             elif key.type is str and not key.choices:
                 free.add(name)
     assert free == set(NO_PATHS)
     assert paths == {key.name for key in path_keys()}
-    assert paths == {"data-dir", "output-dir", "public-dir", "site-dirs", "state-dir"}
+    folders = {"data-dir", "output-dir", "public-dir", "site-dirs", "state-dir"}
+    assert paths == folders | {"initial-model"}
 
 
 def test_a_run_s_name_leads_out_of_no_folder() -> None:
@@ -122,7 +127,8 @@ def test_a_whole_run_writes_at_the_node_alone(
     told = [r.getMessage() for r in caplog.records if "passed over" in r.getMessage()]
     assert len(set(told)) == 1 and "\n" not in told[0]
     assert len(told) == 2  # once at each of two nodes
-    assert "of output-dir, state-dir, data-dir, site-dirs: this node's operator" in told[0]
+    first = "of initial-model, output-dir, state-dir, data-dir, site-dirs: this node's"
+    assert first in told[0]
     assert "FEDSUITE_STATE" in told[0]
 
 

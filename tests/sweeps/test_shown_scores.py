@@ -76,7 +76,7 @@ def test_rounds_of_a_run_with_validation_rows_show_these(
     monkeypatch.chdir(tmp_path)
     file = write_experiment(tmp_path / "small.toml", client_validation_fraction=0.2)
     run = fedsuite.run(file, overrides={"run-name": "x"})
-    shown = capsys.readouterr().out.splitlines()[0]
+    shown = capsys.readouterr().out.splitlines()[1]
     (mean,) = re.findall(r"mean validation accuracy +(\d+\.\d\d)%", shown)
     assert float(mean) == pytest.approx(
         100 * run.rounds[-1]["validation_accuracy_mean"], abs=0.01

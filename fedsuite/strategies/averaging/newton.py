@@ -90,7 +90,9 @@ class Newton(GatheredStrategy):
         "decorrelation-weight": 0.0,
         "upload-noise-multiplier": 0.0,
     }
-    FIXED_REASON: ClassVar[str] = "its uploads are derivatives of the plain loss"
+    FIXED_REASON: ClassVar[str] = (
+        "its uploads are derivatives of the plain loss, of one view of a sample"
+    )
     UNUSED: ClassVar[Sequence[str]] = (
         "local-epochs",
         "local-steps",

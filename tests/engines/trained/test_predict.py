@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 import fedsuite
 from fedsuite.cli import app
-from fedsuite.core.errors import DataError, FedsuiteError, RunError
+from fedsuite.core.errors import DataError, RunError
+from fedsuite.core.tasks import TASKS
 from fedsuite.data.catalog import DATASETS
 from fedsuite.data.columns import fingerprint
 from fedsuite.engines.trained import predict as predict_module
@@ -227,9 +228,12 @@ def test_damaged_facts_are_one_line(hospitals, tmp_path):
         ModelFacts.read(tmp_path)
 
 
-def test_an_unknown_task_is_not_guessed():
-    with pytest.raises(FedsuiteError, match="task 'ranking'"):
-        read_outputs("ranking", torch.zeros(1, 2), ("0", "1"))
+@pytest.mark.parametrize("task", TASKS)
+def test_every_task_has_its_predictions(task):
+    columns = read_outputs(task, torch.tensor([[0.0, 2.0]] * 3), ("a", "b"))
+    assert all(len(values) in (3, 6) for values in columns.values())
+    if "probability b" in columns:
+        assert columns["probability b"][0] == pytest.approx(1 / (1 + np.exp(-2.0)))
 
 
 def test_the_page_works(hospitals, tmp_path, monkeypatch):
