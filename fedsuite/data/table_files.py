@@ -2,7 +2,7 @@
 
 A CSV's delimiter (comma, semicolon or tab) is the one that its first line has most of. With
 semicolons a comma in a number is a decimal point. Empty fields and the usual words for
-none, such as ``NA``, are missing values, unless a schema declares them as a category.
+none, such as ``NA``, are missing values, also where a schema lists them as a category.
 """
 
 from collections.abc import Collection, Sequence
@@ -65,8 +65,7 @@ def read_table(
     names
         Columns to read; by default all.
     texts
-        Columns that are text whatever they look like, so that ``01`` stays ``01``; what
-        they hold is never taken for a missing value unless it is empty or ``NA``.
+        Columns that are text whatever they look like, so that ``01`` stays ``01``.
 
     Raises
     ------
