@@ -24,7 +24,7 @@ from fedsuite.engines.trained.inputs import model_inputs
 from fedsuite.engines.trained.outputs import read_outputs
 from fedsuite.results.model_facts import ModelFacts
 from fedsuite.results.tables import csv_table
-from tests.docs.pages import DOCS, blocks, commands
+from tests.docs.pages import DOCS, blocks
 from tests.small_runs import SMALL
 
 NAMES = ("weight", "age", "height", "pulse")
@@ -246,7 +246,8 @@ def test_the_page_works(hospitals, tmp_path, monkeypatch):
     names = {}
     exec(program, names)
     assert len(names["predictions"]) == len(names["of_one_hospital"]) == 2
-    command = shlex.split(commands(page)[0])[1:]
+    (line,) = [text for kind, text in blocks(page) if kind == "bash"]
+    command = shlex.split(line)[1:]
     assert CliRunner().invoke(app, command, catch_exceptions=False).exit_code == 0
     assert (tmp_path / "predictions.csv").read_text().startswith("prediction,")
 
