@@ -36,8 +36,7 @@ def methods_table() -> Table:
         family = addition.origin if addition else method.strategy.partition(".")[0]
         families.setdefault(family, []).append(method)
     for family, methods in families.items():
-        table.add_section()
-        table.add_row(f"[bold]{escape(family)}[/bold]")
+        _add_title(table, family)
         for method in methods:
             strategy = load_strategy(method)
             summary = " ".join((strategy.__doc__ or "").partition("\n\n")[0].split())
@@ -75,6 +74,9 @@ def _by_origin(registry: Registry[T]) -> list[tuple[str, list[str]]]:
 def _add_title(table: Table, title: str) -> None:
     if title:
         table.add_section()
+        # Whole, as a package with its version is.
+        first = table.columns[0]
+        first.min_width = max(first.min_width or 0, len(title))
         table.add_row(f"[bold]{escape(title)}[/bold]")
 
 

@@ -192,7 +192,8 @@ def keep_words(table: "Table", width: int) -> None:
     for column in table.columns:
         column.overflow = "fold"
         cells = [Text.from_markup(str(cell)).plain for cell in column.cells]
-        longest.append(max((len(w) for cell in cells for w in cell.split()), default=0))
+        words = [len(word) for cell in cells for word in cell.split()]
+        longest.append(max([column.min_width or 0, *words]))
         whole.append(max(map(len, cells), default=0))
     free = width - 1 - 3 * len(longest)
     if sum(whole) <= free:

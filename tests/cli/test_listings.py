@@ -25,6 +25,7 @@ from fedsuite.experiment.data_and_models import federated_data
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.models import MODELS
+from fedsuite.results.tables import print_table
 from fedsuite.strategies import load_strategy
 from tests.plug_ins.fakes import example, installed, write_package
 
@@ -125,7 +126,7 @@ def test_datasets_say_which_files_they_need():
     assert found["mnist"][2] == "mnist/train-*.parquet, mnist/test-*.parquet"
 
 
-def test_what_packages_add_stands_under_them(tmp_path):
+def test_what_packages_add_stands_under_them(tmp_path, monkeypatch, capsys):
     broken = {"fedsuite.models": {"lost": "no_such_module:Net"}}
     write_package(tmp_path / "broken", "broken", broken)
     assert broken_table() is None
@@ -138,6 +139,11 @@ def test_what_packages_add_stands_under_them(tmp_path):
             names = [row[0] for row in rows(table())]
             assert names[-2:] == ["fedsuite-example 0.1.0", name]
             assert "lost" not in names
+            # In one line, on a page's width and on a terminal's.
+            for width in ("140", "80"):
+                monkeypatch.setenv("COLUMNS", width)
+                print_table(table())
+                assert "fedsuite-example 0.1.0 " in capsys.readouterr().out
         ((package, name, reason),) = rows(broken_table())
         assert (package, name) == ("broken 1.0", "lost")
         assert "there is no module 'no_such_module' here" in reason
