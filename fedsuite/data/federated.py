@@ -17,7 +17,6 @@ from fedsuite.core.least_recent import LeastRecent
 from fedsuite.data.division import Partition
 from fedsuite.data.public import PublicData
 from fedsuite.data.rows import Rows
-from fedsuite.data.schema import TableSchema
 from fedsuite.data.specs import DatasetSpec, IntArray, RawData
 from fedsuite.data.splits import Parts
 
@@ -181,12 +180,6 @@ class FederatedData:
             for rows in self.partition.train
         )
         return ColumnScaling.from_sums(rule, sums)
-
-    @property
-    def table_schema(self) -> TableSchema | None:
-        """The table's schema with what was done to its columns; None without a schema."""
-        schema = self.spec.schema
-        return None if schema is None else schema.with_scaling(self.column_scaling)
 
     @property
     def standardisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:

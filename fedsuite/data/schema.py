@@ -20,7 +20,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -28,7 +28,6 @@ from typing import Any, Literal, cast
 import numpy as np
 import numpy.typing as npt
 
-from fedsuite.core.column_scaling import ColumnScaling
 from fedsuite.core.errors import ConfigError, DataError
 from fedsuite.core.text import escape_taken, read_text, toml
 from fedsuite.data.columns import difference
@@ -56,8 +55,13 @@ _KEYS = (
     "missing",
     "tokens",
     "id-column",
-    "scaling",
 )
+
+
+def name_and_length(declared: str) -> tuple[str, int]:
+    """Return a column's name, and the entries of its lists: 3 of ``name[3]``, 0 of none."""
+    lists = _LISTS.fullmatch(declared)
+    return (lists["name"], int(lists["length"])) if lists else (declared, 0)
 
 
 @dataclass(frozen=True)
@@ -122,8 +126,6 @@ class TableSchema:
         0 for a table.
     id_column
         Column of what a row is about, such as a patient; empty for none.
-    scaling
-        What training did to numbers; None where it did nothing, or has not begun.
     """
 
     columns: tuple[str, ...]
@@ -134,7 +136,6 @@ class TableSchema:
     missing: Missing = "refuse"
     tokens: int = 0
     id_column: str = ""
-    scaling: ColumnScaling | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if self.classes:
@@ -149,8 +150,7 @@ class TableSchema:
         """The input columns in order."""
         columns = []
         for declared in self.columns:
-            lists = _LISTS.fullmatch(declared)
-            name, length = (lists["name"], int(lists["length"])) if lists else (declared, 0)
+            name, length = name_and_length(declared)
             kind: Literal["number", "category", "token"] = "number"
             if declared in self.categories:
                 kind, name, length = "category", declared, 0
@@ -260,47 +260,6 @@ class TableSchema:
             rows = np.concatenate([rows, missing.astype(np.float32)], axis=1)
         return rows
 
-    def scaled(self, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return inputs of :meth:`encoded` as training takes them.
-
-        Raises
-        ------
-        DataError
-            If values are missing and no means are known.
-        """
-        if self.tokens or not self.number_positions:
-            return rows
-        positions = list(self.number_positions)
-        if self.scaling is None:
-            if np.isnan(rows).any():
-                raise DataError(
-                    "values are missing and no means are known: take the schema of a run"
-                )
-            return rows
-        done = rows.copy()
-        done[:, positions] = self.scaling.applied(rows[:, positions])
-        return done
-
-    def apply(self, table: Any, where: str = "") -> npt.NDArray[Any]:
-        """Return the inputs of a table's rows as training took them.
-
-        Parameters
-        ----------
-        table, where
-            As :meth:`encoded` takes them.
-
-        Returns
-        -------
-        ndarray
-            float32 ``[rows, inputs]``; int64 for tokens.
-
-        Raises
-        ------
-        DataError
-            If the table does not fit; one line that has all that is wrong.
-        """
-        return self.scaled(self.encoded(table, where=where))
-
     def labels(self, table: Any, name: str = "", where: str = "") -> npt.NDArray[Any]:
         """Return the targets of a table's rows.
 
@@ -328,8 +287,8 @@ class TableSchema:
     @property
     def fingerprint(self) -> str:
         """SHA-256 (hex) over all that sites must share, and nothing of the rows."""
-        shared = {k: v for k, v in self.to_dict().items() if k != "scaling"}
-        return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()
+        text = json.dumps(self.to_dict(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def difference(self, other: "TableSchema") -> str:
         """Return what differs from another schema, naming both sides; empty of the same."""
@@ -337,15 +296,11 @@ class TableSchema:
         if reason := difference(self.columns, other.columns):
             parts.append(f"columns: this one {reason}")
         mine, theirs = self.to_dict(), other.to_dict()
-        for name in _KEYS[1:-1]:
+        for name in _KEYS[1:]:
             if mine.get(name) != theirs.get(name):
                 sides = (json.dumps(side.get(name)) for side in (mine, theirs))
                 parts.append("{}: this one has {}, the other {}".format(name, *sides))
         return "; ".join(parts)
-
-    def with_scaling(self, scaling: ColumnScaling | None) -> "TableSchema":
-        """Return the schema with what training did to numbers."""
-        return replace(self, scaling=scaling)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the schema as TOML and JSON have it."""
@@ -361,8 +316,6 @@ class TableSchema:
             told["tokens"] = self.tokens
         if self.id_column:
             told["id-column"] = self.id_column
-        if self.scaling is not None:
-            told["scaling"] = self.scaling.to_dict()
         return told
 
     def to_json(self) -> str:
@@ -385,7 +338,6 @@ class TableSchema:
         categories = told.get("categories", {})
         if not isinstance(categories, Mapping):
             raise ConfigError(f"{where}: categories: expected a table of lists")
-        scaling = told.get("scaling")
         try:
             return cls(
                 _list(where, "columns", told.get("columns", ())),
@@ -396,7 +348,6 @@ class TableSchema:
                 cast(Missing, _text(where, "missing", told.get("missing", "refuse"))),
                 _whole(where, "tokens", told.get("tokens", 0)),
                 _text(where, "id-column", told.get("id-column", "")),
-                None if scaling is None else ColumnScaling.from_dict(scaling),
             )
         except (ConfigError, DataError) as error:
             words = str(error)

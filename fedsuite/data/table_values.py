@@ -35,6 +35,8 @@ def as_arrow(table: Any, where: str = "") -> ArrowTable:
         return pa.Table.from_batches([table])
     place = f"{where}: " if where else ""
     try:
+        if hasattr(table, "to_arrow"):
+            return table.to_arrow()
         if isinstance(table, Mapping):
             return pa.table({str(name): _plain(column) for name, column in table.items()})
         if hasattr(table, "columns") and hasattr(table, "dtypes"):
@@ -51,8 +53,7 @@ def as_arrow(table: Any, where: str = "") -> ArrowTable:
 
 def _plain(column: Any) -> Any:
     """Return rows of an array of two axes as lists, which Arrow takes."""
-    array = np.asarray(column) if not hasattr(column, "type") else column
-    return list(array) if getattr(array, "ndim", 1) == 2 else array
+    return list(column) if getattr(column, "ndim", 1) == 2 else column
 
 
 def is_list(kind: Any) -> bool:

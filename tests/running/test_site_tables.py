@@ -16,8 +16,10 @@ from fedsuite.core.errors import ConfigError, DataError, FedsuiteError, RunError
 from fedsuite.core.keys import Value
 from fedsuite.data.schema import TableSchema
 from fedsuite.engines.api import at_home
+from fedsuite.engines.trained.inputs import model_inputs
 from fedsuite.experiment.data_and_models import federated_data
 from fedsuite.experiment.experiment import Experiment
+from fedsuite.results.model_facts import ModelFacts
 from fedsuite.running import node_app
 from fedsuite.running.server import run_experiment
 from fedsuite.running.site_tables import STATISTICS_FILE, ask_for_statistics
@@ -150,17 +152,17 @@ def test_nodes_scale_to_the_bits_of_a_rehearsal(
     np.testing.assert_allclose(kept["deviations"], pool[[0, 1]].std(ddof=0), rtol=1e-5)
 
 
-def test_the_schema_of_a_run_has_what_was_done(folder: Path, tmp_path: Path) -> None:
+def test_the_facts_of_a_run_have_what_was_done(folder: Path, tmp_path: Path) -> None:
     data = federated_data(an_experiment(tmp_path, "run", site_dirs=str(folder)))
-    schema = data.table_schema
-    assert schema is not None
+    known = ModelFacts.of(data)
     rows = patients(1)
-    features = schema.apply(rows)
+    features, _ = model_inputs(rows, known)
     trained = data.client(1)
     every = np.concatenate([trained.train.features, trained.test.features])
     np.testing.assert_array_equal(np.sort(every, axis=0), np.sort(features, axis=0))
-    again = TableSchema.from_dict(json.loads(schema.to_json()))
-    np.testing.assert_array_equal(again.apply(rows), features)
+    (tmp_path / "model.json").write_text(known.text())
+    again, _ = model_inputs(rows, ModelFacts.read(tmp_path))
+    np.testing.assert_array_equal(again, features)
 
 
 def test_a_site_of_few_rows_tells_no_sums(folder: Path, tmp_path: Path) -> None:

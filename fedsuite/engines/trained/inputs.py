@@ -18,7 +18,9 @@ from fedsuite.core.logs import write_line
 from fedsuite.data.columns import fingerprint
 from fedsuite.data.federated import scale_inputs
 from fedsuite.data.pictures import decode
-from fedsuite.data.schema import TableSchema
+from fedsuite.data.schema import name_and_length, one_answer
+from fedsuite.data.table_files import SUFFIXES, read_table
+from fedsuite.data.table_values import as_arrow, number_rows
 from fedsuite.results.model_facts import ModelFacts
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ ROW_NAME = "row"
 """Column of predictions that names a picture's file."""
 
 _PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
-_TABLES = (".parquet", ".csv")
+_TABLES = SUFFIXES
 _ARRAYS = (".npy",)
 _NAMED = 5
 _BRIGHTEST = 255
@@ -65,10 +67,10 @@ def model_inputs(
         elif found[0].suffix.lower() in _ARRAYS:
             raw = np.concatenate([_array(_load(file), facts, str(file)) for file in found])
         else:
-            tables = [_of_table(_read(f), facts, str(f), write) for f in found]
+            tables = [_of_table(_read(f, facts), facts, str(f), write) for f in found]
             raw = np.concatenate(tables)
     elif _is_table(data):
-        where, raw = "data", _of_table(_arrow(data), facts, "data", write)
+        where, raw = "data", _of_table(as_arrow(data, "data"), facts, "data", write)
     else:
         where, raw = "data", _array(data, facts, "data")
     checked = _checked(raw, facts, where)
@@ -106,88 +108,40 @@ def _is_table(data: Any) -> bool:
     return isinstance(data, Mapping) or is_frame
 
 
-def _arrow(data: Any) -> Any:
-    """Return a table of pandas, polars, pyarrow or columns by name, as pyarrow has it."""
-    import pyarrow as pa
-
-    try:
-        if isinstance(data, pa.Table):
-            return data
-        if isinstance(data, Mapping):
-            return pa.table(dict(data))
-        if hasattr(data, "to_arrow"):
-            return data.to_arrow()
-        _refuse_doubles([str(name) for name in data.columns], "data")
-        return pa.Table.from_pandas(data, preserve_index=False)
-    except (pa.ArrowException, TypeError, ValueError, KeyError) as error:
-        raise DataError(
-            f"data: no table of numbers ({one_line(error)}): give columns of one type each"
-        ) from error
-
-
-def _read(file: Path) -> Any:
-    import pyarrow as pa
-
-    try:
-        if file.suffix.lower() == ".csv":
-            from pyarrow import csv
-
-            return csv.read_csv(file)
-        import pyarrow.parquet as pq
-
-        # Not read_table, which would take folder names such as a=1 for columns.
-        return pq.ParquetFile(file).read()
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{file}: cannot be read ({one_line(error)})") from error
+def _read(file: Path, facts: ModelFacts) -> Any:
+    """Return a file's table, as the training's files were read."""
+    return read_table(file, texts=facts.schema.categories if facts.schema else ())
 
 
 def _of_table(
     table: Any, facts: ModelFacts, where: str, write: Callable[[str], None]
 ) -> npt.NDArray[Any]:
     """Return the rows of a table in the order of the training's columns."""
-    if facts.schema is not None:
-        return _of_schema(table, facts.schema, where, write)
     encoded = _encoded_column(table) if facts.is_image and not facts.columns else ""
     if encoded:
         return np.stack(list(_decoded(table.column(encoded), facts, where)))
     present = list(table.column_names)
-    _refuse_doubles(present, where)
-    columns = facts.columns or _order_of(present, facts, where)
-    wanted = [_plain(name) for name in columns]
-    if missing := [name for name in wanted if name not in present]:
-        near = f"; it has {_some(present)}"
-        raise DataError(f"{where}: lacks {_some(missing)}, which was trained on{near}")
-    if extra := [name for name in present if name not in wanted]:
+    faults: list[str] = []
+    if facts.schema is not None:
+        used = {column.name for column in facts.schema.of_columns}
+        # The target and whom a row is about have no place among the inputs.
+        used |= {*facts.schema.targets, facts.schema.id_column}
+        rows = facts.schema.encoded(table, faults=faults)
+    else:
+        columns = facts.columns or _order_of(present, facts, where)
+        named = dict(map(name_and_length, columns))
+        used, parts = set(named), []
+        for name, length in named.items():
+            try:
+                parts.append(number_rows(table, name, length, refuses=True))
+            except DataError as error:
+                faults.append(str(error))
+        rows = np.concatenate(parts, axis=1) if parts else np.empty((0, 0), np.float32)
+    if faults:
+        raise DataError(f"{where}: {one_answer(faults)}")
+    if extra := [name for name in present if name not in used]:
         write(f"{where}: left out, for it was not trained on: {_some(extra)}")
-    numbers = [_numbers(table.column(name), name, where) for name in wanted]
-    flat = np.concatenate(numbers, axis=1)
-    width = int(np.prod(facts.input_shape))
-    if flat.shape[1] != width:
-        raise DataError(
-            f"{where}: its columns hold {flat.shape[1]} numbers a row, and the model takes "
-            f"{width}: lists must be as long as those that it was trained on"
-        )
-    return flat.reshape(len(flat), *facts.input_shape)
-
-
-def _of_schema(
-    table: Any, schema: TableSchema, where: str, write: Callable[[str], None]
-) -> npt.NDArray[Any]:
-    """Return the rows of a table as its schema has them."""
-    _refuse_doubles(list(table.column_names), where)
-    wanted = {column.name for column in schema.of_columns}
-    others = {*schema.targets, schema.id_column}
-    extra = [n for n in table.column_names if n not in wanted and n not in others]
-    if extra:
-        write(f"{where}: left out, for it was not trained on: {_some(extra)}")
-    return schema.encoded(table, where=where)
-
-
-def _plain(name: str) -> str:
-    """Return a column's name without the length of its lists."""
-    stem, bracket, rest = name.rpartition("[")
-    is_list = bracket and rest[:-1].isdecimal() and rest.endswith("]")
-    return stem if is_list else name
+    return rows.reshape(len(rows), *facts.input_shape)
 
 
 def _order_of(present: Sequence[str], facts: ModelFacts, where: str) -> Sequence[str]:
@@ -211,53 +165,6 @@ def _order_of(present: Sequence[str], facts: ModelFacts, where: str) -> Sequence
         f"this run knows the hash {facts.columns_hash[:12]} alone: give the names of the "
         "training, in its order, and no others; each site's log has them"
     )
-
-
-def _refuse_doubles(names: Sequence[str], where: str) -> None:
-    doubles = sorted({name for name in names if names.count(name) > 1})
-    if doubles:
-        raise DataError(f"{where}: has {_some(doubles)} twice: rename or drop one")
-
-
-def _numbers(column: Any, name: str, where: str) -> npt.NDArray[np.float32]:
-    """Return a column as ``[rows, numbers]``."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    rows = len(column)
-    column = column.combine_chunks()
-    kind = column.type
-    if any(t(kind) for t in (pa.types.is_list, pa.types.is_fixed_size_list)):
-        lengths = pc.unique(pc.list_value_length(column))
-        if len(lengths) > 1 or column.null_count:
-            raise DataError(f"{where}: column {name!r}: lists of unequal length, or none")
-        column = pc.list_flatten(column)
-        kind = column.type
-    tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
-    if not any(test(kind) for test in tests):
-        raise DataError(
-            f"{where}: column {name!r} holds {_words(kind)}, and the model was trained on "
-            "numbers there"
-        )
-    # A missing value becomes NaN, which is refused with its row.
-    values = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-    with np.errstate(over="ignore"):
-        numbers: npt.NDArray[np.float32] = values.astype(np.float32)
-    wrong = np.flatnonzero(~np.isfinite(numbers))
-    if wrong.size:
-        row = int(wrong[0]) * rows // len(numbers)
-        raise DataError(
-            f"{where}: column {name!r}, row {row}: no finite number, and none was missing "
-            "in training: fill it or drop the row"
-        )
-    return numbers.reshape(rows, -1) if rows else numbers.reshape(0, 1)
-
-
-def _words(kind: Any) -> str:
-    import pyarrow as pa
-
-    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    return "text" if is_text else f"values of type {kind}"
 
 
 def _some(names: Sequence[str]) -> str:

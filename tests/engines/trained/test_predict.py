@@ -15,10 +15,12 @@ from typer.testing import CliRunner
 
 import fedsuite
 from fedsuite.cli import app
+from fedsuite.core.column_scaling import ColumnScaling
 from fedsuite.core.errors import DataError, RunError
 from fedsuite.core.tasks import TASKS
 from fedsuite.data.catalog import DATASETS
 from fedsuite.data.columns import fingerprint
+from fedsuite.data.schema import TableSchema
 from fedsuite.engines.trained import predict as predict_module
 from fedsuite.engines.trained.inputs import model_inputs
 from fedsuite.engines.trained.outputs import read_outputs
@@ -105,9 +107,9 @@ def changed(**columns):
 
 
 WRONG = {
-    "lacks 'age'": {k: v for k, v in table(3, 0).items() if k != "age"},
-    "'age' holds text": changed(age=["1", "2", "old"]),
-    "'age', row 1: no finite": changed(age=[1.0, None, 2.0]),
+    "no column 'age'; it has weight": {k: v for k, v in table(3, 0).items() if k != "age"},
+    "'age' holds string, not numbers": changed(age=["1", "2", "old"]),
+    "'age' has 1 missing values, the first in row 1": changed(age=[1.0, None, 2.0]),
     r"shape \[3, 5\], and the model takes \[rows, 4\]": np.zeros((3, 5)),
     "not of numbers": np.array([["a"] * 4]),
     "has no rows": np.zeros((0, 4)),
@@ -152,8 +154,30 @@ def test_lists_count_as_their_numbers():
     known = facts(columns=("a", "b[3]"))
     inputs, _ = model_inputs({"b": [[1.0, 2.0, 3.0]], "a": [0]}, known)
     assert inputs.tolist() == [[0.0, 1.0, 2.0, 3.0]]
-    with pytest.raises(DataError, match="unequal length"):
+    with pytest.raises(DataError, match="lists of another length than 3"):
         model_inputs({"b": [[1.0], [2.0, 3.0, 4.0]], "a": [0, 0]}, known)
+
+
+def test_a_file_is_read_as_those_of_the_training(tmp_path):
+    """Semicolons, decimal commas, codes such as 01, blanks, a scaling."""
+    schema = TableSchema.parse(
+        'columns = ["dose", "ward"]\nmissing = "mean"\n[categories]\nward = ["01", "02"]'
+    )
+    scaling = ColumnScaling("federated", (2.0,), (0.5,))
+    known = facts(
+        input_shape=(3,), columns=schema.inputs, schema=schema, column_scaling=scaling
+    )
+    for name, text in (
+        ("a.csv", "ward;dose\n01;2,5\n02;NA\n"),
+        ("a.tsv", "ward\tdose\n01\t2.5\n02\t\n"),
+        ("b.csv", "dose,ward,label\n2.5,01,0\n,02,1\n"),
+    ):
+        (tmp_path / name).write_text(text)
+        inputs, _ = model_inputs(tmp_path / name, known)
+        assert inputs.tolist() == [[1.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
+    (tmp_path / "bad.csv").write_text("dose;ward\nx;03\n")
+    with pytest.raises(DataError, match=r"bad\.csv: 2 faults: \(1\).*'dose'.*\(2\).*'03'"):
+        model_inputs(tmp_path / "bad.csv", known)
 
 
 def test_pixels_are_scaled_as_in_training(digits, tmp_path):
