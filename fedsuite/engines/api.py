@@ -198,16 +198,6 @@ def federation_of(folder: Path) -> str:
     return str(read_manifest(folder).get(FEDERATION, ""))
 
 
-def experiment_of(folder: Path) -> "Experiment":
-    """Return the experiment of a run's folder; ConfigError if it cannot be run."""
-    from fedsuite.experiment.experiment import Experiment, naming
-    from fedsuite.results.layout import EXPERIMENT, read_experiment
-
-    values = read_experiment(folder)
-    with naming(folder / EXPERIMENT, ()):
-        return Experiment.from_values(values)
-
-
 def resumable(
     folder: Path,
     changes: Mapping[str, Value],
@@ -230,6 +220,7 @@ def resumable(
     RunError
         If the run is finished, or has no such checkpoint.
     """
+    from fedsuite.engines.trained.experiment import experiment_of
     from fedsuite.experiment.experiment import Experiment
 
     run = load_run(folder)
@@ -261,7 +252,8 @@ def _pass_over_later(folder: Path, server_round: int) -> None:
 
 def at_home(experiment: "Experiment") -> "Experiment":
     """Return the experiment with absolute folders, run name and engine."""
-    from fedsuite.experiment.paths import absolute_paths, files_read
+    from fedsuite.data.table_at_home import at_home
+    from fedsuite.experiment.paths import absolute_paths
     from fedsuite.experiment.plug_ins import requirements
 
     values = dict(experiment.values)
@@ -271,7 +263,7 @@ def at_home(experiment: "Experiment") -> "Experiment":
     if values["data-dir"] == AUTO:
         values["data-dir"] = os.environ.get("FEDSUITE_DATA", "") or AUTO
     values |= absolute_paths(values)
-    values |= files_read(values)
+    values |= at_home(values)
     if values["run-name"] == AUTO:
         stem = f"{values['method']}-{values['dataset']}-s{values['seed']}"
         stem = stem.replace(":", "-")

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import AUTO, Key, Value
-from fedsuite.data import own_table
 from fedsuite.experiment.key_catalog import shared_keys
 
 
@@ -17,11 +16,6 @@ def path_keys() -> list[Key]:
 def absolute_paths(values: Mapping[str, Value]) -> dict[str, Value]:
     """Return the paths of an experiment, absolute, by key."""
     return {name: _absolute(path) for name, path in _named(values).items()}
-
-
-def files_read(values: Mapping[str, Value]) -> dict[str, Value]:
-    """Return keys with what their files hold, which then travels in the files' place."""
-    return own_table.at_home(values)
 
 
 def places(values: Mapping[str, Value]) -> dict[str, str]:

@@ -23,7 +23,8 @@ from fedsuite.core.logs import harmless
 from fedsuite.core.output import outliving_terminal, print_line
 from fedsuite.core.own_process import cores, typed
 from fedsuite.core.progress import Work, round_in
-from fedsuite.engines.api import experiment_of, write_report_if_wanted
+from fedsuite.engines.api import write_report_if_wanted
+from fedsuite.engines.trained.experiment import experiment_of
 from fedsuite.experiment.experiment import Experiment, naming, read_file
 from fedsuite.results import paired
 from fedsuite.results.compare import compare

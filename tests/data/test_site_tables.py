@@ -14,13 +14,13 @@ from fedsuite.core.errors import ConfigError, DataError
 from fedsuite.core.keys import Value
 from fedsuite.data.catalog import DATASETS
 from fedsuite.data.federated import ClientData
-from fedsuite.data.own_table import at_home
 from fedsuite.data.schema import TableSchema
 from fedsuite.data.site import Site, site_from_config
 from fedsuite.data.site_federation import check_site
 from fedsuite.data.site_loading import load_site_rows
 from fedsuite.data.site_statistics import federated_spec, site_statistics, statistics_lines
 from fedsuite.data.specs import DatasetSpec
+from fedsuite.data.table_at_home import at_home
 
 SCHEMA = TableSchema(
     ("age", "sex", "bp"), "died", ("no", "yes"), categories={"sex": ("01", "02")}

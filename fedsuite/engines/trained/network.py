@@ -7,7 +7,7 @@ from torch import nn
 from fedsuite.core.errors import FedsuiteError, RunError
 from fedsuite.core.files import read_error
 from fedsuite.core.reading import read_arrays
-from fedsuite.engines.api import experiment_of
+from fedsuite.engines.trained.experiment import experiment_of
 from fedsuite.engines.trained.replay import client_model
 from fedsuite.experiment.data_and_models import network_model
 from fedsuite.experiment.experiment import Experiment

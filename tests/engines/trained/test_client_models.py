@@ -8,7 +8,7 @@ import torch
 import fedsuite
 from fedsuite.core.errors import RunError
 from fedsuite.core.registry import METHODS
-from fedsuite.engines.api import experiment_of
+from fedsuite.engines.trained.experiment import experiment_of
 from fedsuite.experiment.data_and_models import federated_data
 from fedsuite.strategies import load_strategy
 from fedsuite.training.evaluation import evaluate_model
