@@ -192,17 +192,21 @@ def keep_words(table: "Table", width: int) -> None:
     for column in table.columns:
         column.overflow = "fold"
         cells = [Text.from_markup(str(cell)).plain for cell in column.cells]
-        words = [len(word) for cell in cells for word in cell.split()]
-        longest.append(max([column.min_width or 0, *words]))
+        longest.append(max((len(w) for cell in cells for w in cell.split()), default=0))
         whole.append(max(map(len, cells), default=0))
     free = width - 1 - 3 * len(longest)
     if sum(whole) <= free:
         return
+
+    def least_widths(bound: int) -> list[int]:
+        floors = (column.min_width or 0 for column in table.columns)
+        return [max(min(n, bound), f) for n, f in zip(longest, floors, strict=True)]
+
     # Where not all words fit, the very long ones are broken.
     bound = max(longest, default=0)
-    while bound > 1 and sum(min(each, bound) for each in longest) > free:
+    while bound > 1 and sum(least_widths(bound)) > free:
         bound -= 1
-    least = [min(each, bound) for each in longest]
+    least = least_widths(bound)
     wanted = [most - needed for most, needed in zip(whole, least, strict=True)]
     spare = max(free - sum(least), 0)
     for column, needed, more in zip(table.columns, least, wanted, strict=True):
