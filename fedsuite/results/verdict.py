@@ -23,7 +23,7 @@ class Verdict:
     Parameters
     ----------
     headline
-        Who is ahead of whom, on what data, by how much.
+        Who is ahead of whom, on what data, by how much, or that no difference is shown.
     sentences
         Whether the difference counts, and what else a reader must know.
     differences
@@ -148,26 +148,31 @@ def _answer(
         headline = f"{best.label} and {baseline} have the same mean {score.name}"
     pairs = f"{difference.num_pairs} pair{'s' * (difference.num_pairs > 1)}"
     numbers = f"{best.label} minus {baseline}: {difference.intervals}, in {pairs}."
-    ending, meaning = _whether(comparison, difference, spread)
+    ending, meaning, is_noise = _whether(comparison, difference, spread)
+    if is_noise and gain:
+        pair = f"{best.label} and {baseline}"
+        headline = f"No difference in mean {score.name} is shown between {pair}"
     return headline, f"; {ending}", [numbers, meaning]
 
 
 def _whether(
     comparison: Comparison, difference: Paired, spread: float | None
-) -> tuple[str, str]:
-    """Return where a difference's interval lies, and what that means."""
+) -> tuple[str, str, bool]:
+    """Return where a difference's interval lies, what that means, and if it is noise."""
     half = difference.half
     if half is None:
-        return "one pair has no interval", "Nothing is shown: run more seeds."
+        return "one pair has no interval", "Nothing is shown: run more seeds.", False
     low, high = difference.mean - half, difference.mean + half
     if low <= 0 <= high:
-        return "the 95 % interval holds 0", "These runs show no difference."
+        return "the 95 % interval holds 0", "These runs show no difference.", True
     outside = "the 95 % interval leaves out 0"
     if spread is None:
         missing = "has no pair with the baseline" if comparison.placebos else "was named"
         who = "The placebo" if comparison.placebos else "No placebo"
-        return outside, f"{who} {missing}: `--placebo LABEL` shows what chance can do."
+        way = "`--placebo LABEL` shows what chance can do"
+        return outside, f"{who} {missing}: {way}.", False
     words = f"the placebo's spread of {spread:.2f}"
     if low <= spread and high >= -spread:
-        return f"{outside} and reaches into {words}", "The difference does not count."
-    return f"{outside} and {words}", "The difference counts."
+        ending = f"{outside} and reaches into {words}"
+        return ending, "The difference does not count.", True
+    return f"{outside} and {words}", "The difference counts.", False
