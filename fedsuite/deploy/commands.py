@@ -26,6 +26,11 @@ SuperLinkArgument = Annotated[
 ]
 
 
+NodeArgument = Annotated[
+    Path, typer.Argument(help="The node's folder, as it was handed out.")
+]
+
+
 @app.command()
 def init(
     superlink: Annotated[
@@ -54,11 +59,19 @@ def init(
 ) -> None:
     """Make keys, certificates, and one folder to hand to each site."""
     from fedsuite.deploy.folders import KEEPER, NODES, PROXY, SUPERLINK, init_federation
+    from fedsuite.deploy.relay.policy import default_text
 
     names = [name.strip() for name in nodes.split(",")]
     hosts = [host.strip() for host in superlink.split(",")]
     init_federation(
-        output, hosts, names, port=port, fleet_port=fleet_port, days=days, schema=schema
+        output,
+        hosts,
+        names,
+        port=port,
+        fleet_port=fleet_port,
+        days=days,
+        schema=schema,
+        policy=default_text(),
     )
     print(f"{output / KEEPER}: for a safe, off the server, until `deploy renew` needs it")
     print(f"{output / SUPERLINK}: for the server; keep its keys there")
@@ -114,9 +127,7 @@ def superlink(
 
 @app.command()
 def supernode(
-    folder: Annotated[
-        Path, typer.Argument(help="The node's folder, as it was handed out.")
-    ],
+    folder: NodeArgument,
     runtime_port: Annotated[
         int | None,
         typer.Option(
@@ -201,9 +212,7 @@ def statistics(
 
 @app.command()
 def check(
-    folder: Annotated[
-        Path, typer.Argument(help="The node's folder, as it was handed out.")
-    ],
+    folder: NodeArgument,
     file: Annotated[
         Path | None,
         typer.Argument(help="Experiment; default: own-table by the folder's schema."),
@@ -229,6 +238,86 @@ def check(
         )
     for line in check_site(site, values):
         print_line(line)
+
+
+@app.command("check-policy")
+def check_policy(
+    folder: NodeArgument,
+    write: Annotated[
+        bool, typer.Option("--write", help="Write a policy where there is none.")
+    ] = False,
+) -> None:
+    """Check a site's policy, and try the shelter in which apps run."""
+    from fedsuite.core.files import atomic_write
+    from fedsuite.deploy.folders import POLICY, NodeFolder
+    from fedsuite.deploy.programs import supernode_environment
+    from fedsuite.deploy.relay.policy import default_text
+    from fedsuite.deploy.relay.shelter import check_shelter
+
+    path = folder / POLICY
+    if write and not path.exists():
+        NodeFolder.load(folder)
+        atomic_write(path, default_text().encode())
+        print_line(f"{path}: read it, and change what is not this site's rule")
+    node = NodeFolder.load(folder)
+    if node.policy is None:
+        raise ConfigError(f"{folder} has no {POLICY}: --write writes one")
+    check_shelter(node.policy, node, supernode_environment(node))
+    policy = node.policy
+    print_line(f"policy {policy.digest[:12]} of {node.name}: it can be used")
+    if policy.shelter.shelter == "none":
+        print_line("shelter = none: apps reach the network and all that this user may")
+    if policy.apps.allow == "*":
+        print_line("apps.allow = *: any app may run; a hash names one")
+    if not policy.leave.most_rows:
+        print_line("leave.most-rows = 0: num-examples has no bound; give the site's rows")
+
+
+@app.command()
+def audit(
+    folder: NodeArgument,
+    since: Annotated[
+        str, typer.Option(help="First day or time to show (UTC), as 2026-11-27.")
+    ] = "",
+    run: Annotated[str, typer.Option(help="The only run to show.")] = "",
+    output: Annotated[
+        Path | None, typer.Option(help="File to write: .html or .csv.")
+    ] = None,
+    head: Annotated[
+        bool, typer.Option("--head", help="Print the hash of the last line alone.")
+    ] = False,
+) -> None:
+    """Verify a site's ledger, and show what left to whom and when."""
+    from fedsuite.core.errors import RunError
+    from fedsuite.core.files import atomic_write
+    from fedsuite.deploy.folders import NodeFolder
+    from fedsuite.deploy.relay import audit as audits
+    from fedsuite.deploy.relay.ledger import LEDGER, read_chain
+    from fedsuite.results.tables import console_table, print_table
+
+    if output is not None and output.suffix not in (".html", ".csv"):
+        raise ConfigError(f"--output {output}: expected a name that ends in .html or .csv")
+    node = NodeFolder.load(folder)
+    chain = read_chain(node.path / LEDGER)
+    if head:
+        print_line(chain.head)
+        return
+    result = audits.audit(node.name, chain, since, run)
+    print_line(result.verdict)
+    for name, value in result.facts.items():
+        print_line(f"  {name}: {value}")
+    if output is None:
+        lines = [audits.HEADINGS, *result.lines]
+        dropped = ("round", "asked", "app")
+        print_table(console_table(lines, left=(0, 1, 2, 3, 4, 5, 7), drop=dropped))
+    elif output.suffix == ".html":
+        result.write_page(output)
+        print_line(f"page: {output}")
+    else:
+        atomic_write(output, result.csv().encode())
+        print_line(f"table: {output}")
+    if chain.broken:
+        raise RunError(f"{node.path / LEDGER}: line {chain.broken} does not fit the others")
 
 
 def _submit(folder: Path, experiment: "Experiment", host: str) -> None:

@@ -10,6 +10,8 @@
     FEDERATION/nodes/NAME/node.toml          name, where the SuperLink is, node-config
     FEDERATION/nodes/NAME/ca.crt key key.pub superexec.secret
     FEDERATION/nodes/NAME/schema.json        the schema of all sites' tables, if any
+    FEDERATION/nodes/NAME/policy.toml        what the site lets apps do and lets out
+    FEDERATION/nodes/NAME/ledger.jsonl       what has left, once apps have run
 
 A node's folder holds nothing of other nodes. A private key is in one folder alone.
 """
@@ -34,8 +36,10 @@ from fedsuite.deploy.certificates import (
     make_node_key,
     make_server_certificate,
 )
+from fedsuite.deploy.relay.policy import Policy
 from fedsuite.deploy.reverse_proxy import nginx_config
 from fedsuite.engines.flower import fleet_is_grpc
+from fedsuite.experiment.plug_ins import ALLOWED_CODE
 
 SUPERLINK, NODES, KEEPER = "superlink", "nodes", "authority"
 SUPERLINK_FILE, NODE_FILE = "superlink.toml", "node.toml"
@@ -45,6 +49,7 @@ NODE_KEY, NODE_PUBLIC_KEY = "key", "key.pub"
 SECRET = "superexec.secret"
 PROXY = "nginx.conf"
 SCHEMA = "schema.json"
+POLICY = "policy.toml"
 RUNS = "runs"
 AUTHORITY_DAYS = 3650
 PORT, FLEET_PORT = 8000, 8443
@@ -101,7 +106,9 @@ class NodeFolder:
         The node's configuration, which its clients see.
     preload
         Whether ClientApps start with torch and Flower loaded; see
-        :mod:`fedsuite.deploy.preloaded.superexec`.
+        :mod:`fedsuite.deploy.preloaded.superexec`. A site with a policy has no such.
+    policy
+        What the site lets apps do and lets out; None lets them do and send anything.
     """
 
     path: Path
@@ -109,6 +116,7 @@ class NodeFolder:
     superlink: str
     config: Mapping[str, Value] = field(default_factory=dict)
     preload: bool = True
+    policy: Policy | None = None
 
     @classmethod
     def load(cls, path: Path) -> "NodeFolder":
@@ -131,11 +139,14 @@ class NodeFolder:
             raise ConfigError(
                 f"{path / NODE_FILE}: key preload is {preload!r}: expected true or false"
             )
+        policy = Policy.load(path / POLICY) if (path / POLICY).exists() else None
+        if policy is not None and policy.apps.code:
+            config = {**config, ALLOWED_CODE: policy.apps.code}
         name, superlink = str(values["name"]), str(values["superlink"])
         if isinstance(config.get("schema"), str):
             # The copy in this folder, wherever the folder is now.
             config = {**config, "schema": str(path.resolve() / str(config["schema"]))}
-        return cls(path.resolve(), name, superlink, config, preload)
+        return cls(path.resolve(), name, superlink, config, preload, policy)
 
 
 def init_federation(
@@ -147,6 +158,7 @@ def init_federation(
     fleet_port: int | None = FLEET_PORT,
     days: int = 365,
     schema: Path | None = None,
+    policy: str = "",
 ) -> None:
     """Make the folders of a federation, with fresh keys and certificates.
 
@@ -168,6 +180,8 @@ def init_federation(
         that renewal needs no new folders for the nodes.
     schema
         Schema of the sites' tables, of which each node's folder gets a copy.
+    policy
+        Text of each node's policy; empty writes none, and a node then lets all out.
 
     Raises
     ------
@@ -198,6 +212,8 @@ def init_federation(
         if table is not None:
             _write(node / SCHEMA, f"{table.to_json()}\n".encode())
             config["schema"] = SCHEMA
+        if policy:
+            _write(node / POLICY, policy.encode())
         text = {"name": name, "superlink": f"{_bracketed(hosts[0])}:{fleet}"}
         _write(node / NODE_FILE, tomli_w.dumps({**text, _NODE_TABLE: config}).encode())
     addresses: dict[str, Any] = {"hosts": list(hosts), "port": port, "fleet-port": fleet}

@@ -22,12 +22,14 @@ from pathlib import Path
 from fedsuite.core.errors import RunError
 from fedsuite.core.files import atomic_write
 from fedsuite.core.own_process import with_fedsuite
+from fedsuite.deploy import relay
 from fedsuite.deploy.clocks import clock_trouble
 from fedsuite.deploy.endings import is_full
 from fedsuite.deploy.folders import (
     AUTHORITY,
     NODE_KEY,
     NODES,
+    POLICY,
     PROXY,
     RUNS,
     SECRET,
@@ -37,6 +39,7 @@ from fedsuite.deploy.folders import (
     SuperLinkFolder,
 )
 from fedsuite.deploy.preloaded import superexec
+from fedsuite.deploy.relay.shelter import check_shelter
 from fedsuite.deploy.reverse_proxy import check_listening, proxy_command
 from fedsuite.deploy.validity import check_node, check_superlink
 from fedsuite.engines.deployment import node_config_text
@@ -114,7 +117,16 @@ def supernode_command(folder: NodeFolder, runtime_port: int) -> list[str]:
 
 
 def supernode_helper_command(folder: NodeFolder, runtime_port: int) -> list[str]:
-    """Return the command of the SuperExec beside a SuperNode."""
+    """Return the command beside a SuperNode: a relay where there is a policy."""
+    if folder.policy is not None:
+        return [
+            sys.executable,
+            "-P",
+            "-m",
+            relay.__name__,
+            str(folder.path),
+            str(runtime_port),
+        ]
     return [
         *(preloaded_superexec() if folder.preload else ["flower-superexec"]),
         "--insecure",
@@ -282,13 +294,22 @@ def run_supernode(
         return clock_trouble(folder) or "its last lines say why, or the SuperLink's"
 
     environment = supernode_environment(folder)
+    helper = "SuperExec"
+    if folder.policy is None:
+        write(
+            f"{folder.path} has no {POLICY}: any app may run here and let out anything; "
+            f"`fedsuite deploy check-policy {folder.path} --write` writes a policy"
+        )
+    else:
+        helper = "relay"
+        check_shelter(folder.policy, folder, environment)
     with (
         chosen_port(runtime_port, "--runtime-port") as port,
         _supervised(folder.path, environment, why) as programs,
     ):
         write(f"SuperNode {folder.name}: its own apps reach it on {LOOPBACK}:{port}")
         programs.start("SuperNode", supernode_command(folder, port))
-        programs.start("SuperExec", supernode_helper_command(folder, port))
+        programs.start(helper, supernode_helper_command(folder, port))
         programs.watch(write)
 
 

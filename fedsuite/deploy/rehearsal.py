@@ -173,8 +173,8 @@ def rehearse(
 class LocalFederation:
     """SuperLink and SuperNodes of a federation as processes of this machine.
 
-    ``folder`` is new or empty; ``node_config`` adds to every node's configuration, and
-    ``places`` to its environment.
+    ``folder`` is new or empty; ``node_config`` adds to every node's configuration,
+    ``places`` to its environment, and ``policy`` is the text of every node's policy.
     """
 
     def __init__(
@@ -186,11 +186,20 @@ class LocalFederation:
         preload: bool = True,
         node_config: Mapping[str, Value] | None = None,
         places: Mapping[str, str] | None = None,
+        policy: str = "",
     ) -> None:
         names = [f"node-{index}" for index in range(num_nodes)]
         ports = [world.reserve_port() for _ in range(num_nodes + 2)]
         fleet = ports[1] if fleet_is_grpc() else None
-        init_federation(folder, [LOOPBACK], names, port=ports[0], fleet_port=fleet, days=2)
+        init_federation(
+            folder,
+            [LOOPBACK],
+            names,
+            port=ports[0],
+            fleet_port=fleet,
+            days=2,
+            policy=policy,
+        )
         self.superlink = SuperLinkFolder.load(folder / SUPERLINK)
         loaded = [NodeFolder.load(folder / NODES / name) for name in names]
         more = node_config or {}

@@ -1,0 +1,1 @@
+"""What a site lets apps do and lets out: policy, relay, shelter, ledger, audit."""

@@ -1,0 +1,286 @@
+"""Stands between a site's SuperNode and its apps, in place of a SuperExec.
+
+    python -P -m fedsuite.deploy.relay NODE_FOLDER PORT
+
+It claims the messages for ClientApps, lends each to an app in a shelter, judges the app's
+reply by the site's policy, writes the ledger, and only then pushes what may leave. No call
+of an app is passed on.
+"""
+
+import logging
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Error, Message
+
+from fedsuite.core.errors import RunError, one_line
+from fedsuite.core.output import print_line
+from fedsuite.deploy.folders import POLICY, SECRET, NodeFolder
+from fedsuite.deploy.relay import ledger as ledgers
+from fedsuite.deploy.relay.judge import FAILED, Denied, Used, judged, records_told
+from fedsuite.deploy.relay.ledger import LEDGER, Ledger
+from fedsuite.deploy.relay.policy import Policy, allowed_hours, matches
+from fedsuite.deploy.relay.shelter import Started, app_command, app_environment
+from fedsuite.workarounds.node_tasks import AppCalls, NodeTask, Tasks, UnreadableError
+
+REFUSED = "refused by the site's policy"
+"""What the server hears of a reply that stays here."""
+
+_CODE_FAILED, _CODE_REFUSED = 2, 6
+"""Flower's codes of an app that raised, and of an unmet precondition."""
+
+_LOOK_EVERY_S = 0.2
+_SLACK = 1.5
+"""Times as many bytes as the policy's megabytes are read: names and forms need some."""
+
+
+class Relay:
+    """Answers a SuperNode's messages by apps in shelters.
+
+    Parameters
+    ----------
+    node
+        The node's folder.
+    policy
+        Its rules.
+    ledger
+        Where it notes what leaves.
+    tasks
+        The SuperNode's tasks.
+    environment
+        The node's environment.
+    """
+
+    def __init__(
+        self,
+        node: NodeFolder,
+        policy: Policy,
+        ledger: Ledger,
+        tasks: Tasks,
+        environment: Mapping[str, str],
+    ) -> None:
+        self.policy = policy
+        self.ledger = ledger
+        self._tasks = tasks
+        self._folder = Path(tempfile.mkdtemp(prefix="fedsuite-relay-"))
+        self._command = app_command(policy, node, environment)
+        self._environment = app_environment(policy, environment)
+        self._hours = allowed_hours(policy.limits.hours)
+        self._random = np.random.default_rng()
+        self._spare = self._start()
+        ledger.write(ledgers.STARTED, policy=policy.digest, server=node.superlink)
+
+    def serve(self) -> None:
+        """Answer messages until the process is stopped."""
+        while True:
+            task = self._tasks.claim() if self._is_open() else None
+            if task is None:
+                time.sleep(_LOOK_EVERY_S)
+                continue
+            try:
+                self.answer(task)
+            except RunError:
+                # What the ledger cannot hold may not leave.
+                raise
+            except Exception as error:
+                print_line(f"relay: a message failed: {one_line(repr(error))}")
+
+    def close(self) -> None:
+        """End the process that waits for the next message."""
+        self._spare.end()
+        with suppress(OSError):
+            self._folder.rmdir()
+
+    def answer(self, task: NodeTask) -> None:
+        """Answer one message, and tell the SuperNode that its task has ended."""
+        calls: AppCalls | None = None
+        keeps = False
+        try:
+            task.pull()
+            metadata = task.message.metadata
+            identity, name, version = task.app
+            line: dict[str, Any] = {
+                **{"run": task.run_id, "app": identity, "app-name": name},
+                **{"app-version": version, "type": metadata.message_type},
+                **{"round": metadata.group_id, "policy": self.policy.digest},
+            }
+            try:
+                self._check_app(identity, name, version)
+                calls = AppCalls(task, self._most_bytes())
+                self._lend(calls, line)
+                reply, keeps = self._reply(task, calls, line)
+            except Denied as denied:
+                rule = f": {denied.rule}" if self.policy.leave.reason else ""
+                reply = self._error(task, _CODE_REFUSED, f"{REFUSED}{rule}")
+                why = one_line(denied.why)
+                self.ledger.write(ledgers.REFUSED, **line, rule=denied.rule, why=why)
+            identity = task.push(reply)
+            self.ledger.write(ledgers.SENT, run=task.run_id, reply=identity)
+        finally:
+            task.end(calls if keeps else None)
+
+    def _reply(
+        self, task: NodeTask, calls: AppCalls, line: Mapping[str, Any]
+    ) -> tuple[Message, bool]:
+        """Return what leaves, noted in the ledger, and whether the app's state stays."""
+        try:
+            content = calls.reply()
+        except UnreadableError as error:
+            raise Denied("form", str(error)) from None
+        if content is None:
+            if reason := calls.error():
+                print_line(f"relay: the app failed: {one_line(reason, 2_000)}")
+            self.ledger.write(ledgers.ERROR, **line, told=FAILED)
+            return self._error(task, _CODE_FAILED, FAILED), False
+        outcome = judged(
+            content,
+            task.question,
+            task.message.metadata.message_type,
+            self.policy,
+            Used(self.ledger.day_bytes(), self.ledger.run_replies(task.run_id)),
+            self._random,
+        )
+        reply = Message(outcome.content, reply_to=task.message)
+        # The reply's hash is of all that leaves; Flower calls it by that.
+        identity = reply.object_id
+        self.ledger.write(
+            ledgers.REPLY,
+            **line,
+            reply=identity,
+            bytes=outcome.num_bytes,
+            norm=_number(outcome.norm),
+            **{"norm-left": _number(outcome.norm_left)},
+            withheld=list(outcome.withheld),
+            records=records_told(outcome.plain),
+            **self._noise(),
+        )
+        return reply, True
+
+    def _noise(self) -> dict[str, float]:
+        change = self.policy.change
+        return {
+            name: value
+            for name, value in change.values().items()
+            if value != change.unchanged()[name]
+        }
+
+    def _error(self, task: NodeTask, code: int, reason: str) -> Message:
+        return Message(Error(code, reason), reply_to=task.message)
+
+    def _check_app(self, identity: str, name: str, version: str) -> None:
+        known = (f"sha256:{identity}", name, f"{name}=={version}")
+        if not any(matches(word, self.policy.apps.allow) for word in known):
+            raise Denied("apps.allow", f"{name}=={version}, sha256:{identity}")
+
+    def _lend(self, calls: AppCalls, line: Mapping[str, Any]) -> None:
+        """Let an app work on the message, and answer its calls, until its process ends."""
+        app, self._spare = self._spare, None  # type: ignore[assignment]
+        try:
+            try:
+                listener = app.listener()
+            except OSError as error:
+                raise Denied("shelter.shelter", one_line(error)) from None
+            with self._answering(listener, calls, line):
+                app.begin()
+                ends = time.monotonic() + self.policy.limits.seconds
+                # Its last call is the task's output; the process needs seconds to end.
+                while app.process.poll() is None and calls.output is None:
+                    if time.monotonic() > ends:
+                        raise Denied("limits.seconds", "the app took too long")
+                    time.sleep(_LOOK_EVERY_S / 10)
+        finally:
+            app.end()
+            # It loads what apps need while the reply is judged, and while nothing happens.
+            self._spare = self._start()
+
+    def _start(self) -> Started:
+        return Started(self._command, self._environment, self._folder)
+
+    @contextmanager
+    def _answering(
+        self, listener: Any, calls: AppCalls, line: Mapping[str, Any]
+    ) -> Iterator[None]:
+        most, lock, ledger = self._most_bytes(), threading.Lock(), self.ledger
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                length = self.headers.get("content-length", "")
+                if not length.isdigit() or int(length) > most:
+                    self.close_connection = True
+                    self._send(413, b"")
+                    return
+                body = self.rfile.read(int(length))
+                answer = None
+                with lock:
+                    # Hostile bytes may raise anything.
+                    with suppress(Exception):
+                        answer = calls.answer(self.path, body)
+                    if answer is None:
+                        path = one_line(self.path, 100)
+                        ledger.write(ledgers.REQUEST, **line, path=path)
+                self._send(200 if answer is not None else 403, answer or b"")
+
+            def _send(self, status: int, body: bytes) -> None:
+                self.send_response_only(status)
+                self.send_header("content-type", "application/protobuf")
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler, bind_and_activate=False)
+        server.socket.close()
+        server.socket = listener
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            server.shutdown()
+            server.server_close()
+            # A call that is still at work changes nothing any more.
+            with lock:
+                calls.close()
+
+    def _most_bytes(self) -> int:
+        return int(_SLACK * self.policy.leave.reply_megabytes * 1e6) + 2**20
+
+    def _is_open(self) -> bool:
+        return datetime.now(UTC).hour in self._hours
+
+
+def _number(value: float) -> float | str:
+    return value if np.isfinite(value) else str(value)
+
+
+def serve(folder: str, port: str) -> None:
+    """Serve a node's SuperNode until a signal comes."""
+    logging.getLogger("flwr").setLevel(logging.WARNING)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    node = NodeFolder.load(Path(folder))
+    policy = Policy.load(node.path / POLICY)
+    with Ledger(node.path / LEDGER) as ledger:
+        tasks = Tasks(f"127.0.0.1:{port}", node.path / SECRET)
+        relay = Relay(node, policy, ledger, tasks, os.environ)
+        shelter = policy.shelter.shelter
+        print_line(f"relay of {node.name}: policy {policy.digest[:12]}, shelter {shelter}")
+        try:
+            relay.serve()
+        finally:
+            relay.close()
