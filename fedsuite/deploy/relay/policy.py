@@ -201,6 +201,11 @@ class Policy:
                 "change.noise-multiplier has no effect without a bound of the change: set "
                 "change.clip-norm above 0"
             )
+        if self.change.noise_multiplier and self.change.largest_share < 1:
+            raise ConfigError(
+                "change.noise-multiplier with largest-share below 1: no noise hides which "
+                "numbers are the largest; set change.largest-share = 1.0"
+            )
         allowed_hours(self.limits.hours)
         for path in (*words(self.shelter.read), *words(self.shelter.write)):
             if not Path(path).is_absolute():

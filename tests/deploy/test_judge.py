@@ -1,0 +1,354 @@
+"""What of a reply may leave a site."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedsuite.deploy.relay.judge import (
+    FAILED,
+    Denied,
+    Judged,
+    Used,
+    judged,
+    records_told,
+)
+from fedsuite.deploy.relay.policy import Change, Leave, Policy
+from fedsuite.workarounds.packed import pack
+
+WEIGHT = np.arange(6, dtype=np.float32).reshape(2, 3)
+BIAS = np.zeros(3, dtype=np.float32)
+
+
+def arrays(**named: Any) -> ArrayRecord:
+    return ArrayRecord({name: Array(np.asarray(value)) for name, value in named.items()})
+
+
+def question(**config: Any) -> RecordDict:
+    return RecordDict(
+        {
+            "arrays": arrays(weight=WEIGHT, bias=BIAS),
+            "config": ConfigRecord({"server-round": 3, "mode": "fast", **config}),
+        }
+    )
+
+
+def reply(metrics: Mapping[str, Any] | None = None, **named: Any) -> RecordDict:
+    numbers = {"num-examples": 100, "loss": 0.5} if metrics is None else dict(metrics)
+    values = {"weight": WEIGHT + 1, "bias": BIAS + 1, **named}
+    return RecordDict({"arrays": arrays(**values), "metrics": MetricRecord(numbers)})
+
+
+def decide(
+    content: RecordDict,
+    policy: Policy | None = None,
+    asked: RecordDict | None = None,
+    used: Used | None = None,
+    message_type: str = "train",
+    seed: int = 0,
+) -> Judged:
+    return judged(
+        content,
+        question() if asked is None else asked,
+        message_type,
+        policy or Policy(),
+        used or Used(),
+        np.random.default_rng(seed),
+    )
+
+
+def rule_of(content: RecordDict, policy: Policy | None = None, **more: Any) -> str:
+    with pytest.raises(Denied) as denied:
+        decide(content, policy, **more)
+    return denied.value.rule
+
+
+def leave(**changes: Any) -> Policy:
+    return Policy(leave=Leave(**changes))
+
+
+def test_an_honest_reply_leaves_with_the_same_numbers() -> None:
+    result = decide(reply())
+    left = {name: a.numpy() for name, a in result.content["arrays"].items()}
+    np.testing.assert_array_equal(left["weight"], WEIGHT + 1)
+    assert list(left) == ["weight", "bias"]
+    assert dict(result.content["metrics"]) == {"loss": 0.5, "num-examples": 100}
+    assert result.num_bytes == 36
+    assert result.norm == pytest.approx(3.0)
+    assert result.norm_left == result.norm
+
+
+def test_order_is_the_questions_whatever_the_app_says() -> None:
+    content = RecordDict(
+        {
+            "metrics": MetricRecord({"num-examples": 9, "loss": 1.0}),
+            "arrays": arrays(bias=BIAS, weight=WEIGHT),
+        }
+    )
+    left = decide(content).content
+    assert list(left) == ["arrays", "metrics"]
+    assert list(left["arrays"]) == ["weight", "bias"]
+    assert list(left["metrics"]) == ["loss", "num-examples"]
+
+
+def test_declared_shape_and_dtype_and_header_do_not_leave() -> None:
+    content = reply()
+    array = content["arrays"]["weight"]
+    array.dtype, array.shape = "patient 7", (112, 97)
+    left = decide(content).content["arrays"]["weight"]
+    assert (left.dtype, tuple(left.shape)) == ("float32", (2, 3))
+    big_endian = decide(reply(weight=(WEIGHT + 1).astype(">f4"))).content
+    assert big_endian["arrays"]["weight"].data == left.data
+
+
+@pytest.mark.parametrize(
+    ("content", "rule"),
+    [
+        (RecordDict({"leak": arrays(weight=WEIGHT)}), "leave.records"),
+        (reply(rows=np.zeros(3, np.float32)), "leave.arrays"),
+        (reply(weight=WEIGHT[:1]), "leave.arrays"),
+        (reply(weight=WEIGHT.T), "leave.arrays"),
+        (reply(weight=WEIGHT.astype(np.float64)), "leave.arrays"),
+        (reply(weight=np.array([["a"] * 3] * 2)), "leave.dtypes"),
+        (reply(weight=WEIGHT.astype(np.complex64)), "leave.dtypes"),
+        (reply(weight=WEIGHT * np.nan), "form"),
+        (reply(weight=WEIGHT + np.float32(np.inf)), "form"),
+        (reply({"num-examples": 9, "patient 7": 1.0}), "leave.metrics"),
+        (reply({"num-examples": 9, "loss": [1.0]}), "leave.longest-list"),
+        (reply({"num-examples": -1}), "leave.most-rows"),
+        (reply({"num-examples": math.nan}), "leave.most-rows"),
+        (reply({"num-examples": 9, "loss": 1e13}), "leave.most-value"),
+        (reply({"num-examples": 9, "num-steps": 2**62}), "leave.most-value"),
+        (RecordDict({"followed": ConfigRecord({"mode": "slow"})}), "leave.strings"),
+        (RecordDict({"followed": ConfigRecord({"server-round": True})}), "leave.strings"),
+        (RecordDict({"followed": ConfigRecord({"rows": [1, 2]})}), "leave.strings"),
+        (RecordDict({"hello": ConfigRecord({"source": "a" * 65})}), "leave.longest-string"),
+        (RecordDict({"hello": ConfigRecord({"columns": ["a"]})}), "leave.strings"),
+        (RecordDict({"client-3.arrays": arrays(weight=WEIGHT)}), "leave.records"),
+    ],
+)
+def test_what_no_rule_allows_stays(content: RecordDict, rule: str) -> None:
+    assert rule_of(content) == rule
+
+
+def test_bytes_that_are_no_array_stay() -> None:
+    content = reply()
+    content["arrays"]["weight"] = Array("float32", (2, 3), "numpy.ndarray", b"patient 7")
+    assert rule_of(content) == "form"
+    content["arrays"]["weight"] = Array("float32", (2, 3), "pickle", b"cos\nsystem\n(S'id'")
+    assert rule_of(content) == "form"
+
+
+def test_what_repeats_the_question_leaves() -> None:
+    content = RecordDict({"followed": ConfigRecord({"server-round": 3, "mode": "fast"})})
+    assert dict(decide(content).content["followed"]) == {"mode": "fast", "server-round": 3}
+
+
+def test_an_errors_words_stay() -> None:
+    asked = question(**{"client-ids": [3]})
+    content = RecordDict(
+        {"client-3.error": ConfigRecord({"reason": "row 7: male", "place": "a.py"})}
+    )
+    left = decide(content, asked=asked).content
+    assert dict(left["client-3.error"]) == {"reason": FAILED}
+
+
+def test_a_node_of_several_clients_answers_for_those_asked() -> None:
+    asked = question(**{"client-ids": [3, 4]})
+    content = RecordDict(
+        {f"client-{k}.{name}": record for k in (4, 3) for name, record in reply().items()}
+    )
+    left = decide(content, asked=asked).content
+    assert list(left) == [
+        *("client-3.arrays", "client-4.arrays"),
+        *("client-3.metrics", "client-4.metrics"),
+    ]
+    content["client-5.arrays"] = arrays(weight=WEIGHT)
+    assert rule_of(content, asked=asked) == "leave.records"
+
+
+def test_a_packed_reply_is_judged_as_a_plain_one() -> None:
+    asked, content = pack(question()), reply()
+    left = decide(pack(content), asked=asked)
+    assert list(left.content) == ["arrays", "arrays.layout", "metrics"]
+    assert list(left.plain["arrays"]) == ["weight", "bias"]
+    packed = pack(reply(rows=np.zeros(3, np.float32)))
+    assert rule_of(packed, asked=asked) == "leave.arrays"
+    packed = pack(content)
+    packed["arrays.layout"] = ConfigRecord(
+        {"names": ["a"], "dtypes": ["<f4"], "shapes": ["9"]}
+    )
+    assert rule_of(packed, asked=asked) == "form"
+
+
+@pytest.mark.parametrize(("rows", "leaves"), [(4, False), (5, True), (6, True)])
+def test_numbers_of_few_rows_stay(rows: int, leaves: bool) -> None:
+    result = decide(reply({"num-examples": rows, "loss": 0.25}))
+    assert ("loss" in result.content["metrics"]) == leaves
+    assert result.content["metrics"]["num-examples"] == rows
+    assert result.withheld == (() if leaves else ("loss",))
+
+
+def test_numbers_without_rows_stay() -> None:
+    assert decide(reply({"loss": 0.25})).withheld == ("loss",)
+
+
+@pytest.mark.parametrize(("rows", "leaves"), [(99, True), (100, True), (101, False)])
+def test_more_rows_than_the_site_has_are_refused(rows: int, leaves: bool) -> None:
+    content, policy = reply({"num-examples": rows}), leave(most_rows=100)
+    if leaves:
+        assert decide(content, policy).content["metrics"]["num-examples"] == rows
+    else:
+        assert rule_of(content, policy) == "leave.most-rows"
+
+
+def test_numbers_are_rounded_and_a_nan_says_nothing() -> None:
+    numbers = {"num-examples": 9, "loss": 0.12345678, "accuracy": math.nan, "num-steps": 12}
+    left = decide(reply(numbers)).content["metrics"]
+    assert left["loss"] == 0.123457
+    assert left["num-steps"] == 12
+    assert math.isnan(left["accuracy"])
+    assert decide(reply(numbers), leave(digits=0)).content["metrics"]["loss"] == 0.12345678
+
+
+@pytest.mark.parametrize(("megabytes", "leaves"), [(36.1e-6, True), (35.9e-6, False)])
+def test_bytes_of_a_reply_and_of_a_day_are_bounded(megabytes: float, leaves: bool) -> None:
+    by_reply = leave(reply_megabytes=megabytes)
+    by_day = leave(day_megabytes=megabytes + 1)
+    before = Used(day_bytes=1_000_000)
+    if leaves:
+        assert decide(reply(), by_reply).num_bytes == 36
+        assert decide(reply(), by_day, used=before).num_bytes == 36
+    else:
+        assert rule_of(reply(), by_reply) == "leave.reply-megabytes"
+        assert rule_of(reply(), by_day, used=before) == "leave.day-megabytes"
+
+
+def test_replies_of_a_run_and_types_are_bounded() -> None:
+    policy = leave(run_replies=2, message_types="train")
+    assert decide(reply(), policy, used=Used(run_replies=1)).num_bytes
+    assert rule_of(reply(), policy, used=Used(run_replies=2)) == "leave.run-replies"
+    assert rule_of(reply(), policy, message_type="evaluate") == "leave.message-types"
+
+
+def test_arrays_and_texts_that_the_policy_names_leave() -> None:
+    policy = leave(records="outputs, metrics", arrays="logits", strings="outputs.*")
+    content = RecordDict({"outputs": arrays(logits=np.ones((4, 2), np.float32))})
+    assert decide(content, policy).num_bytes == 32
+    noised = replace(policy, change=Change(clip_norm=1.0, noise_multiplier=1.0))
+    assert rule_of(content, noised) == "change.noise-multiplier"
+
+
+def test_clipped_changes_are_as_long_as_the_bound() -> None:
+    result = decide(reply(), Policy(change=Change(clip_norm=0.75)))
+    assert result.norm == pytest.approx(3.0)
+    assert result.norm_left == pytest.approx(0.75)
+    left = result.content["arrays"]["weight"].numpy()
+    np.testing.assert_allclose(left, WEIGHT + 0.25, rtol=1e-6)
+
+
+def test_noise_hides_whole_numbers_and_moves_the_others() -> None:
+    asked = question()
+    asked["arrays"]["steps"] = Array(np.array(7))
+    policy = Policy(change=Change(clip_norm=1.0, noise_multiplier=1.0))
+    left = decide(reply(steps=np.array(8)), policy, asked=asked).content["arrays"]
+    assert int(left["steps"].numpy()) == 7
+    assert not np.allclose(left["weight"].numpy(), WEIGHT + 1 / 3)
+
+
+def test_a_ledger_can_hold_what_left() -> None:
+    content = decide(reply({"num-examples": 9, "loss": math.inf})).plain
+    told = json.loads(json.dumps(records_told(content)))
+    assert told["arrays"]["weight"] == ["float32", [2, 3], 24]
+    assert told["metrics"] == {"num-examples": 9, "loss": "inf"}
+
+
+# -------------------------------------------------------- generated replies, checked anew
+
+NAMES = st.sampled_from(["weight", "bias", "loss", "num-examples", "rows", "patient 7"])
+VALUES = st.one_of(
+    st.sampled_from([WEIGHT, WEIGHT + 1, BIAS, WEIGHT.astype(np.float64), WEIGHT[0]]),
+    st.sampled_from([np.array(["a"]), BIAS * np.nan, np.array(3), BIAS.astype(bool)]),
+)
+NUMBERS = st.one_of(
+    st.integers(-3, 2000), st.floats(), st.lists(st.floats(), min_size=1, max_size=2)
+)
+TEXTS = st.sampled_from(["fast", "row 7", 3, True, b"x", [1]])
+RECORDS = st.one_of(
+    st.dictionaries(NAMES, VALUES, max_size=3).map(
+        lambda d: ArrayRecord({k: Array(v) for k, v in d.items()})
+    ),
+    st.dictionaries(NAMES, NUMBERS, max_size=3).map(MetricRecord),
+    st.dictionaries(st.sampled_from(["mode", "server-round", "source"]), TEXTS).map(
+        ConfigRecord
+    ),
+)
+REPLIES = st.dictionaries(
+    st.sampled_from(["arrays", "metrics", "followed", "hello", "error", "leak"]),
+    RECORDS,
+    max_size=3,
+)
+
+
+def may_leave(content: RecordDict) -> bool:
+    """Say by other means whether the default policy lets a reply out."""
+    for name, record in content.items():
+        if name == "leak":
+            return False
+        for key, value in record.items():
+            if isinstance(record, ArrayRecord):
+                own = {"weight": WEIGHT, "bias": BIAS}.get(key)
+                got = value.numpy()
+                same = own is not None and (got.dtype, got.shape) == (own.dtype, own.shape)
+                if not same or not np.isfinite(got).all():
+                    return False
+            elif isinstance(record, MetricRecord):
+                rows = record.get("num-examples", 0)
+                if isinstance(rows, list) or not rows >= 0 or rows == math.inf:
+                    return False
+                if key not in ("loss", "num-examples") or isinstance(value, list):
+                    return False
+                shown = key == "num-examples" or rows >= 5
+                if shown and math.isfinite(value) and abs(value) > 1e12:
+                    return False
+            elif name != "error":
+                repeats = (key, value) in (("mode", "fast"), ("server-round", 3))
+                repeats = repeats and not isinstance(value, bool)
+                named = (name, key) == ("hello", "source") and not isinstance(value, list)
+                if not repeats and not named:
+                    return False
+    return True
+
+
+def check_generated(records: Mapping[str, Any]) -> None:
+    content = RecordDict(dict(records))
+    expected = may_leave(content)
+    try:
+        result = decide(content)
+    except Denied as denied:
+        assert not expected, denied
+    else:
+        assert expected, content
+        assert set(result.content) == set(content)
+
+
+@given(REPLIES)
+@settings(max_examples=300)
+def test_generated_replies_leave_as_an_independent_check_says(records: Any) -> None:
+    check_generated(records)
+
+
+@pytest.mark.slow
+@given(REPLIES)
+@settings(max_examples=100_000, deadline=None)
+def test_a_hundred_thousand_replies_leave_as_an_independent_check_says(
+    records: Any,
+) -> None:
+    check_generated(records)
