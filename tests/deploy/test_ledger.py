@@ -46,10 +46,10 @@ def path(tmp_path: Path) -> Path:
 
 def test_a_hash_is_of_all_but_itself() -> None:
     line = {"event": "sent", "before": ""}
-    known = "97eb3d35c8b0"
+    # SHA-256 of {"before":"","event":"sent"}.
+    assert hash_of(line).startswith("dd72dbe7fd0a4d45")
     assert hash_of(line) == hash_of({**line, "hash": "x"})
     assert hash_of(line) != hash_of({**line, "more": 1})
-    assert len(known) == 12
 
 
 def test_a_whole_chain_is_read_again_and_goes_on(path: Path) -> None:
