@@ -130,7 +130,7 @@ def test_declared_shape_and_dtype_and_header_do_not_leave() -> None:
         (RecordDict({"followed": ConfigRecord({"server-round": True})}), "leave.strings"),
         (RecordDict({"followed": ConfigRecord({"rows": [1, 2]})}), "leave.strings"),
         (RecordDict({"hello": ConfigRecord({"source": "a" * 65})}), "leave.longest-string"),
-        (RecordDict({"hello": ConfigRecord({"columns": ["a"]})}), "leave.strings"),
+        (RecordDict({"hello": ConfigRecord({"columns": ["a"]})}), "leave.longest-list"),
         (RecordDict({"client-3.arrays": arrays(weight=WEIGHT)}), "leave.records"),
     ],
 )

@@ -141,7 +141,9 @@ def _row(line: Mapping[str, Any]) -> list[str]:
         what = ", ".join(arrays) or "no arrays"
         values = [r for r in records.values() if isinstance(r, dict) and not _is_arrays(r)]
         numbers = ", ".join(
-            f"{name} = {value}" for record in values for name, value in record.items()
+            f"{name} = {_short(value)}"
+            for record in values
+            for name, value in record.items()
         )
     elif event == REFUSED:
         numbers = f"{_text(line, 'rule')}: {_text(line, 'why')}"
@@ -153,6 +155,10 @@ def _row(line: Mapping[str, Any]) -> list[str]:
     cells = [_text(line, "time"), _text(line, "run"), f"{name}{_text(line, 'app')[:12]}"]
     cells += [_text(line, "type"), _text(line, "round"), what, megabytes, numbers]
     return [one_line(cell, 500) for cell in cells]
+
+
+def _short(value: object) -> str:
+    return f"{len(value)} members" if isinstance(value, list) else str(value)
 
 
 def _is_arrays(record: object) -> bool:

@@ -290,15 +290,17 @@ def _texts(
     for name in sorted(record):
         value = record[name]
         if not asked.said(name, value):
-            if isinstance(value, list) or not matches(
-                f"{bare}.{name}", policy.leave.strings
+            where = f"{bare}.{name}"
+            if not matches(where, policy.leave.strings):
+                raise Denied("leave.strings", where)
+            entries = value if isinstance(value, list) else [value]
+            if isinstance(value, list) and len(value) > policy.leave.longest_list:
+                raise Denied("leave.longest-list", where)
+            if any(
+                isinstance(entry, str | bytes) and len(entry) > policy.leave.longest_string
+                for entry in entries
             ):
-                raise Denied("leave.strings", f"{bare}.{name}")
-            if isinstance(value, str | bytes):
-                if len(value) > policy.leave.longest_string:
-                    raise Denied("leave.longest-string", f"{bare}.{name}")
-            else:
-                value = value if isinstance(value, bool) else _rounded(value, policy)
+                raise Denied("leave.longest-string", where)
         clean[name] = value
     return ConfigRecord(clean)
 

@@ -65,13 +65,15 @@ class Leave(Settings):
     metrics: str = key(default=_METRICS, help="names of numbers that may leave")
     strings: str = key(
         default=_HELLO,
-        help="texts that may leave, as RECORD.NAME; what repeats the question always may",
+        help="entries of settings that may leave, as RECORD.NAME, without rounding; what "
+        "repeats the question always may; hello.column-sums-* are the sums of columns that "
+        "scaling = 'federated' needs",
     )
     longest_string: int = key(
         default=64, minimum=0, help="letters of a text; longer ones are refused"
     )
     longest_list: int = key(
-        default=0, minimum=0, help="numbers of a list among the metrics; 0 allows no list"
+        default=0, minimum=0, help="members of a list of numbers or texts; 0 allows no list"
     )
     least_rows: int = key(
         default=5,
