@@ -16,8 +16,25 @@ from typing import Any
 
 from flwr.app import Context, Message, RecordDict
 from flwr.common.serde import context_from_proto, message_from_proto
-from flwr.proto import message_pb2, runtime_pb2
+from flwr.proto.message_pb2 import (
+    ConfirmMessageReceivedResponse,
+    PullObjectRequest,
+    PullObjectResponse,
+    PushObjectRequest,
+    PushObjectResponse,
+)
+from flwr.proto.message_pb2 import Context as ProtoContext
 from flwr.proto.node_pb2 import Node
+from flwr.proto.runtime_pb2 import (
+    AcquireTaskRequest,
+    PullAppMessagesRequest,
+    PullTaskInputRequest,
+    PushAppMessagesRequest,
+    PushAppMessagesResponse,
+    PushTaskOutputRequest,
+    PushTaskOutputResponse,
+    SendTaskHeartbeatResponse,
+)
 from flwr.supercore.constant import TaskType
 from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
 from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
@@ -71,7 +88,7 @@ class Tasks:
     def claim(self) -> "NodeTask | None":
         """Return the next task, None if none waits."""
         # An AgentApp, a model or a connector would run outside the relay.
-        wanted = runtime_pb2.AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
+        wanted = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
         claimed = self._client.AcquireTask(wanted)
         if not claimed.HasField("task") or not claimed.token:
             return None
@@ -98,8 +115,8 @@ class NodeTask:
         UnreadableError
             If the bundle is not the one that its hash names, or no message came.
         """
-        self.input = self._client.PullTaskInput(runtime_pb2.PullTaskInputRequest())
-        self.messages = self._client.PullMessages(runtime_pb2.PullAppMessagesRequest())
+        self.input = self._client.PullTaskInput(PullTaskInputRequest())
+        self.messages = self._client.PullMessages(PullAppMessagesRequest())
         if not self.messages.messages_list:
             raise UnreadableError("the SuperNode has no message for its task")
         tree = self.messages.message_object_trees[0]
@@ -156,15 +173,13 @@ class NodeTask:
             output = answers.output
             if output.HasField("context"):
                 # The node's configuration and the run's stay what they were.
-                context = message_pb2.Context()
+                context = ProtoContext()
                 context.CopyFrom(self.input.context)
                 context.state.CopyFrom(output.context.state)
         status = "failed" if answers is None else "completed"
         try:
             self._client.PushTaskOutput(
-                runtime_pb2.PushTaskOutputRequest(
-                    context=context, sub_status=status, details=""
-                )
+                PushTaskOutputRequest(context=context, sub_status=status, details="")
             )
         finally:
             self._heart.stop()
@@ -185,8 +200,8 @@ class AppCalls:
 
     task: NodeTask
     most_bytes: int
-    output: "runtime_pb2.PushTaskOutputRequest | None" = None
-    _pushed: "runtime_pb2.PushAppMessagesRequest | None" = None
+    output: "PushTaskOutputRequest | None" = None
+    _pushed: "PushAppMessagesRequest | None" = None
     _wanted: set[str] = field(default_factory=set)
     _objects: dict[str, bytes] = field(default_factory=dict)
     _size: int = 0
@@ -251,22 +266,22 @@ class AppCalls:
         return str(message.error.reason) if message.HasField("error") else ""
 
     def _heartbeat(self, body: bytes) -> object:
-        return runtime_pb2.SendTaskHeartbeatResponse(success=True)
+        return SendTaskHeartbeatResponse(success=True)
 
     def _pull_object(self, body: bytes) -> object:
-        wanted = message_pb2.PullObjectRequest.FromString(body).object_id
+        wanted = PullObjectRequest.FromString(body).object_id
         content = self.task.objects.get(wanted)
-        return message_pb2.PullObjectResponse(
+        return PullObjectResponse(
             object_found=content is not None,
             object_available=content is not None,
             object_content=content or b"",
         )
 
     def _confirm(self, body: bytes) -> object:
-        return message_pb2.ConfirmMessageReceivedResponse()
+        return ConfirmMessageReceivedResponse()
 
     def _push_messages(self, body: bytes) -> object:
-        request = runtime_pb2.PushAppMessagesRequest.FromString(body)
+        request = PushAppMessagesRequest.FromString(body)
         is_one = len(request.messages_list) == len(request.message_object_trees) == 1
         if self._pushed is not None or not is_one:
             # One reply for a message.
@@ -276,12 +291,12 @@ class AppCalls:
         if len(identities) > _MOST_OBJECTS:
             return None
         self._pushed, self._wanted = request, identities
-        return runtime_pb2.PushAppMessagesResponse(
+        return PushAppMessagesResponse(
             message_ids=["x"], objects_to_push=identities, session_id="x"
         )
 
     def _push_object(self, body: bytes) -> object:
-        request = message_pb2.PushObjectRequest.FromString(body)
+        request = PushObjectRequest.FromString(body)
         content = request.object_content
         self._size += len(content)
         is_named = hashlib.sha256(content).hexdigest() == request.object_id
@@ -291,11 +306,11 @@ class AppCalls:
             return None
         validate_object_content(content)
         self._objects[request.object_id] = content
-        return message_pb2.PushObjectResponse(stored=True)
+        return PushObjectResponse(stored=True)
 
     def _push_output(self, body: bytes) -> object:
-        self.output = runtime_pb2.PushTaskOutputRequest.FromString(body)
-        return runtime_pb2.PushTaskOutputResponse()
+        self.output = PushTaskOutputRequest.FromString(body)
+        return PushTaskOutputResponse()
 
 
 def _client(address: str, component: str, *others: Any) -> RuntimeHttpClient:

@@ -107,8 +107,9 @@ def changes() -> Iterator[str]:
 def main(*words: str) -> None:
     """Write the table, or print what is not as it says."""
     if words == ("--write",):
+        rows = table().items()
         with TABLE.open("w", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows(table().items())
+            csv.writer(file, lineterminator="\n").writerows(rows)
         return
     found = list(changes())
     then, now = ({k: t[k] for k in releases()} for t in (written(), releases()))

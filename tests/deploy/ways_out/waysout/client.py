@@ -250,7 +250,9 @@ def other_processes(message: Message, context: Context) -> Message:
 
 @way
 def node_key(message: Message, context: Context) -> Message:
-    return reply(message, glob.glob(f"{context.node_config['folder']}/*") or "none")
+    """Look for key, secret and ledger beside the folder of what clients keep."""
+    folder = str(context.node_config["folder"])
+    return reply(message, set(os.listdir(folder)) - {"state"} or "none")
 
 
 @way
