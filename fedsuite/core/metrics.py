@@ -74,6 +74,8 @@ def is_fraction(value: float) -> bool:
 
 def counted_in(name: str) -> str:
     """Return the column with the number of rows that a score is of; empty if none has."""
+    if name == "received_training_loss":
+        return "training_examples"
     for part in ("validation_", "whole_test_"):
         before, infix, _ = name.partition(part)
         if infix:
@@ -82,11 +84,12 @@ def counted_in(name: str) -> str:
 
 
 def has_score(row: Mapping[str, Any], name: str) -> bool:
-    """Return whether a client's row has a number; a score of no rows is none."""
+    """Return whether a client's row has a number; a score or loss of no rows is none."""
     if row.get(name) is None:
         return False
     measured = "validation_" in name and not name.endswith("examples")
     measured = measured or is_accuracy(name) or score_of_column(name) is not None
+    measured = measured or name == "loss" or name.endswith("_loss")
     return not measured or row.get(counted_in(name)) != 0
 
 

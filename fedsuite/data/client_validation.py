@@ -110,7 +110,7 @@ def _draw_shared(
         stratum_of[shared], fraction, rng, needs_one=False, one_stays=False
     )
     for names in held:
-        if is_out[names].all():
+        if len(names) and is_out[names].all():
             # The client would have nothing to train on.
             is_out[names[0]] = False
     return is_out

@@ -47,6 +47,12 @@ class DataSettings(Settings):
     partitioner: str = key(
         default="iid", help="how the data is divided", choices=PARTITIONERS
     )
+    evaluation_only: str = key(
+        default="",
+        help="clients that never train and are evaluated all the same, as sites that join "
+        "later, by number or name (of sites, of a table's client-column, of the data set's "
+        "hospitals), comma-separated; their scores stand apart",
+    )
     sites: str = key(
         default="",
         help="names of the registered SuperNodes that bring data of their own, "

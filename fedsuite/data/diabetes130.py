@@ -31,6 +31,7 @@ from typing_extensions import override
 from fedsuite.core.errors import DataError, one_line
 from fedsuite.core.settings import key
 from fedsuite.data.folders import dataset_folder
+from fedsuite.data.owners import shown_names
 from fedsuite.data.specs import DatasetSpec, IntArray, RawData, Source
 from fedsuite.data.tabular import Floats, one_hot, standardised
 
@@ -129,11 +130,13 @@ class Diabetes130(Source):
             expected = ", ".join(TARGETS)
             raise DataError(f"{file}, readmitted: {wrong!r} is none of {expected}")
         least = 1 if self.diabetes_target == "any" else TARGETS["<30"]
+        ids, names = (None, ()) if owner is None else _numbered(table[owner])
         return RawData(
             features=_encode(file, table),
             labels=(outcome >= least).astype(np.int64),
-            ids=_numbered(table[owner]) if owner is not None else None,
-            groups=_numbered(table["patient_nbr"]),
+            ids=ids,
+            groups=_numbered(table["patient_nbr"])[0],
+            owner_names=names,
         )
 
     @override
@@ -250,12 +253,13 @@ def _index(column: ArrowTable, values: tuple[str, ...]) -> IntArray:
     return np.asarray(indices.to_numpy(), np.int64)
 
 
-def _numbered(column: ArrowTable) -> IntArray:
-    """Return each cell's index among the column's sorted values."""
+def _numbered(column: ArrowTable) -> tuple[IntArray, tuple[str, ...]]:
+    """Return each cell's index among the column's sorted values, and these as names."""
     codes = column.combine_chunks().dictionary_encode()
     names: npt.NDArray[Any] = np.array(codes.dictionary.to_pylist())
     rank = np.argsort(np.argsort(names))
-    return np.asarray(rank[codes.indices.to_numpy()], np.int64)
+    ids = np.asarray(rank[codes.indices.to_numpy()], np.int64)
+    return ids, shown_names(np.sort(names).tolist())
 
 
 def _strings(values: tuple[str, ...]) -> ArrowTable:

@@ -53,12 +53,15 @@ class Partition:
     validation
         Positions in the training part of each client's validation rows, which ``train``
         lacks; empty where clients have none.
+    owners
+        Natural owner of each client's rows, where each client is one owner.
     """
 
     train: Sequence[IntArray]
     test: Sequence[IntArray]
     shifts: tuple[ClientShift, ...] = ()
     validation: Sequence[IntArray] = ()
+    owners: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for part in ("train", "test", "validation"):
@@ -88,6 +91,11 @@ class Division(Settings, ABC):
     USES_FEATURES: ClassVar[bool] = False
     SHARES_ROWS: ClassVar[bool] = False
 
+    @property
+    def may_lack_a_part(self) -> bool:
+        """Whether a client may have training rows alone, or test rows alone."""
+        return False
+
     @abstractmethod
     def _draw(self, samples: Samples, num_clients: int, rng: Generator) -> Partition:
         """Return a partition, its positions in any order and not yet checked."""
@@ -107,7 +115,8 @@ class Division(Settings, ABC):
         Returns
         -------
         Partition
-            Each client's positions in the two parts: ascending, and never empty.
+            Each client's positions in the two parts: ascending, and never empty but where
+            the way to divide allows it.
 
         Raises
         ------
@@ -115,21 +124,24 @@ class Division(Settings, ABC):
             If the parts cannot be divided so.
         """
         num_rows = len(samples.test_labels)
-        _check_count(num_clients, num_rows, "test")
+        if not self.may_lack_a_part:
+            _check_count(num_clients, num_rows, "test")
         result = self.divide_training(samples, num_clients, seed)
         return replace(result, test=self._checked("test", result.test, num_rows))
 
     def divide_training(self, samples: Samples, num_clients: int, seed: int) -> Partition:
         """Divide as :meth:`divide` does, but with no check of the test part."""
         num_rows = len(samples.train_labels)
-        _check_count(num_clients, num_rows, "training")
+        if not self.may_lack_a_part:
+            _check_count(num_clients, num_rows, "training")
         result = self._draw(samples, num_clients, numpy_stream(seed, "partition"))
         return replace(result, train=self._checked("training", result.train, num_rows))
 
     def _checked(self, part: str, clients: Sequence[IntArray], num_rows: int) -> Rows:
         """Sort each client's positions; refuse empty clients and broken partitions."""
         rows = Rows.of(clients)
-        if len(empty := np.flatnonzero(rows.sizes == 0)):
+        empty = np.flatnonzero(rows.sizes == 0)
+        if len(empty) and not self.may_lack_a_part:
             keys = "".join(f", {key.name}" for key in self.KEYS)
             raise DataError(
                 f"partitioner {self.NAME}: client {empty[0]} of num-clients = "

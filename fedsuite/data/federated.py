@@ -103,6 +103,8 @@ class FederatedData:
         Share of wrong training labels, for the description.
     public
         Unscaled features of the public data; None for no public data.
+    evaluation_only
+        Clients that never train though they may have rows to; those without any are known.
     """
 
     def __init__(
@@ -116,8 +118,10 @@ class FederatedData:
         train_labels: IntArray | None = None,
         label_noise: float = 0.0,
         public: npt.NDArray[Any] | None = None,
+        evaluation_only: frozenset[int] = frozenset(),
     ) -> None:
         self.spec = spec
+        self._evaluation_only = evaluation_only
         self.partition = partition
         self.partitioner = partitioner
         self._raw = raw
@@ -138,6 +142,21 @@ class FederatedData:
     def num_clients(self) -> int:
         """Number of clients."""
         return len(self.partition.train)
+
+    @functools.cached_property
+    def evaluation_only(self) -> frozenset[int]:
+        """Clients that never train, and are evaluated as sites that join later would be.
+
+        Named by the key, or without training rows.
+        """
+        without = np.flatnonzero(Rows.of(self.partition.train).sizes == 0)
+        return self._evaluation_only.union(without.tolist())
+
+    @property
+    def client_names(self) -> tuple[str, ...]:
+        """Names of the clients in order; empty where they have none."""
+        names = self._raw.owner_names
+        return tuple(names[owner] for owner in self.partition.owners) if names else ()
 
     @property
     def num_classes(self) -> int:
@@ -169,7 +188,8 @@ class FederatedData:
     def column_scaling(self) -> ColumnScaling | None:
         """What is done to columns of a table; None where nothing is.
 
-        Each client's training rows are added up, in the clients' order, as sites do.
+        Each client's training rows are added up, in the clients' order, as sites do; those
+        of clients that never train are not.
         """
         rule = scaling_rule(self.spec, self._scaling)
         if rule is None:
@@ -177,7 +197,8 @@ class FederatedData:
         positions = number_positions(self.spec)
         sums = (
             ColumnSums.of(self._raw.features[self._rows.train[rows]][:, positions])
-            for rows in self.partition.train
+            for client_id, rows in enumerate(self.partition.train)
+            if client_id not in self.evaluation_only
         )
         return ColumnScaling.from_sums(rule, sums)
 

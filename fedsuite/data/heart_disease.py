@@ -61,6 +61,7 @@ class HeartDisease(Source):
             labels=labels,
             ids=ids,
             strata=2 * ids + labels,
+            owner_names=HOSPITALS,
         )
 
     @override

@@ -20,7 +20,9 @@ from fedsuite.data.division import Division, Partition, Samples
 from fedsuite.data.federated import FederatedData
 from fedsuite.data.label_noise import flip_labels
 from fedsuite.data.own_rows import OwnRows
+from fedsuite.data.owners import KEY, named_clients, refuse_nobody
 from fedsuite.data.public import PublicOptions, read_public_folder
+from fedsuite.data.rows import Rows
 from fedsuite.data.specs import DatasetSpec, IntArray, RawData, Source
 from fedsuite.data.splits import Parts, split_parts
 
@@ -155,6 +157,9 @@ def _divided(
         *(_pair(raw.features, held) if division.USES_FEATURES else (None, None)),
     )
     partition = division.divide(samples, settings.num_clients, seed)
+    new = _new_clients(settings, raw, parts, partition)
+    if new and type(source).prepare is not Source.prepare:
+        raw = _prepared_without(new, source, settings.spec, data_dir, parts, partition)
     labels = _with_noise(raw.labels[parts.train], spec, partition, noise, seed)
     kept = settings.client_validation_fraction
     if kept:
@@ -170,7 +175,50 @@ def _divided(
         labels,
         noise,
         _public_features(spec, raw, parts, public),
+        new,
     )
+
+
+def _new_clients(
+    settings: DataSettings, raw: RawData, parts: Parts, partition: Partition
+) -> frozenset[int]:
+    """Return the clients that never train, by the key or for want of rows."""
+    names = raw.owner_names
+    by_client = {k: names[o] for k, o in enumerate(partition.owners)} if names else {}
+    text, count = settings.evaluation_only, len(partition.train)
+    without = np.flatnonzero(Rows.of(partition.train).sizes == 0).tolist()
+    new = named_clients(text, by_client, count).union(without)
+    refuse_nobody(text, new, count)
+    held = {
+        "server-validation-fraction": (
+            settings.server_validation_fraction,
+            parts.validation,
+        ),
+        "public-size": (settings.public_size, parts.public),
+    }
+    for name, (value, rows) in held.items():
+        if new and partition.owners and len(rows):
+            raise Refused(
+                {KEY: text, name: value},
+                "the server's rows are drawn from all owners, also from those that are to "
+                "be new",
+                f"leave {{{name}}} out",
+            )
+    return new
+
+
+def _prepared_without(
+    new: frozenset[int],
+    source: Source,
+    spec: DatasetSpec,
+    data_dir: Path | None,
+    parts: Parts,
+    partition: Partition,
+) -> RawData:
+    """Return the rows as prepared by statistics of those alone that are trained on."""
+    rows = [rows for k, rows in enumerate(partition.train) if k not in new]
+    raw = source.load(source.shaped(spec), data_dir)
+    return source.prepare(raw, parts.train[np.sort(np.concatenate(rows))])
 
 
 def _public_features(

@@ -19,7 +19,8 @@ from fedsuite.core.errors import DataError, FedsuiteError, one_line
 from fedsuite.core.plug_ins import import_code
 from fedsuite.core.rng import seeded
 from fedsuite.core.settings import given
-from fedsuite.data.specs import DatasetSpec, IntArray, RawData, Source
+from fedsuite.data.owners import numbered
+from fedsuite.data.specs import DatasetSpec, RawData, Source
 
 _SEED = 0  # the same rows for all seeds of an experiment
 
@@ -35,7 +36,7 @@ class OwnRows(Source):
         The rows of a subject, if there are any, are a group. Owners are numbered in the
         order of their names.
         """
-        from fedsuite.data.site_loading import check_rows, site_data
+        from fedsuite.data.site_loading import both_parts, check_rows, site_data
 
         where = f"dataset {spec.name}"
         try:
@@ -51,10 +52,10 @@ class OwnRows(Source):
                 "mend it or the data"
             ) from error
         checked = site_data(where, "function", data)
-        parts = checked.train, checked.test
+        parts = both_parts(where, checked)
         # Labels that are none of the task's are refused below.
         width = max(_width(part.labels.numpy()) for part in parts)
-        described = _described(spec, checked.train.features.numpy(), width)
+        described = _described(spec, parts[0].features.numpy(), width)
         check_rows(where, "function", described, checked)
         types = [str(part.features.dtype) for part in parts]
         if types[0] != types[1]:
@@ -62,13 +63,16 @@ class OwnRows(Source):
                 f"{where}: inputs are {types[0]} in the training part and {types[1]} in "
                 "the test part: give both one type"
             )
+        owners = None if checked.owners is None else np.concatenate(checked.owners)
+        ids, names = (None, ()) if owners is None else numbered(owners)
         return RawData(
             np.concatenate([part.features.numpy() for part in parts]),
             np.concatenate([part.labels.numpy() for part in parts]),
-            num_train=len(checked.train),
-            ids=None if checked.owners is None else _numbered(checked.owners),
+            num_train=len(parts[0]),
+            ids=ids,
             groups=None if checked.ids is None else np.concatenate(checked.ids),
             columns=checked.columns,
+            owner_names=names,
         )
 
     @override
@@ -82,11 +86,6 @@ def _width(labels: npt.NDArray[Any]) -> int:
     if labels.ndim == 2:
         return int(labels.shape[1])
     return int(labels.max()) + 1 if labels.dtype.kind in "iu" else 1
-
-
-def _numbered(owners: tuple[IntArray, IntArray]) -> IntArray:
-    names = np.unique(np.concatenate(owners), return_inverse=True)[1]
-    return names.astype(np.int64)
 
 
 def _described(spec: DatasetSpec, features: npt.NDArray[Any], width: int) -> DatasetSpec:

@@ -8,15 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
 from typing_extensions import override
 
 from fedsuite.core.errors import ConfigError, DataError, Refused
 from fedsuite.core.keys import Unless
 from fedsuite.core.settings import key
 from fedsuite.core.tasks import Task
+from fedsuite.data.owners import numbered
 from fedsuite.data.schema import TableSchema
-from fedsuite.data.specs import DatasetSpec, IntArray, RawData, Source
+from fedsuite.data.specs import DatasetSpec, RawData, Source
 
 NAME = "own-table"
 
@@ -114,17 +114,19 @@ class OwnTable(Source):
             arrays, has_test, _ = read_files(site, spec)
         except DataError as error:
             raise DataError(str(error).replace(" in node-config", "")) from error
-        ids = arrays.get("owners")
-        if self.client_column and ids is None:
+        owners = arrays.get("owners")
+        if self.client_column and owners is None:
             raise DataError(
                 f"key client-column = {self.client_column!r}: {data_dir} has no such column"
             )
+        ids, names = (None, ()) if owners is None else numbered(owners)
         return RawData(
             arrays["features"],
             arrays["labels"],
             num_train=int(arrays["num_train"]) if has_test else None,
-            ids=None if ids is None else _numbered(ids),
+            ids=ids,
             groups=arrays.get("ids"),
+            owner_names=names,
         )
 
     @override
@@ -158,7 +160,3 @@ class OwnTable(Source):
             f"task {task.name}: targets are numbers: name columns and target by the keys "
             "columns and target, or by a schema with num-classes = 0"
         )
-
-
-def _numbered(names: "np.typing.NDArray[np.str_]") -> IntArray:
-    return np.unique(names, return_inverse=True)[1].astype(np.int64)

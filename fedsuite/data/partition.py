@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.random import Generator
+from typing_extensions import override
 
 from fedsuite.core.errors import DataError
 from fedsuite.core.settings import key
@@ -305,11 +306,17 @@ class NaturalId(Division):
     natural_ids: Literal["group", "sample", "largest", "each"] = key(
         default="group",
         help="group deals all owners to the clients; sample draws one owner per client; "
-        "largest: one owner per client, in order of size; each: one, in order of name",
+        "largest: one owner per client, in order of size; each: one, in order of name, "
+        "those too that have no row to train on, or none to test on",
     )
     natural_min_size: int = key(
         default=1, help="owners with fewer rows are left out; 1 keeps all", minimum=1
     )
+
+    @property
+    @override
+    def may_lack_a_part(self) -> bool:
+        return self.natural_ids == "each"
 
     def _draw(self, samples: Samples, num_clients: int, rng: Generator) -> Partition:
         if samples.train_ids is None or samples.test_ids is None:
@@ -319,7 +326,7 @@ class NaturalId(Division):
             )
         sizes = np.bincount(np.concatenate([samples.train_ids, samples.test_ids]))
         usable = (sizes >= self.natural_min_size) & (sizes > 0)
-        if self.natural_ids != "group":
+        if self.natural_ids not in ("group", "each"):
             usable[np.setdiff1d(np.arange(len(sizes)), samples.train_ids)] = False
             if len(samples.test_ids):
                 usable[np.setdiff1d(np.arange(len(sizes)), samples.test_ids)] = False
@@ -333,9 +340,8 @@ class NaturalId(Division):
                 f"partitioner natural-id: num-clients = {num_clients} is more than the "
                 f"{len(owners)} owners with natural-min-size = {self.natural_min_size} rows"
             )
-        groups = np.array_split(
-            owners, num_clients if self.natural_ids == "group" else len(owners)
-        )
+        grouped = self.natural_ids == "group"
+        groups = np.array_split(owners, num_clients if grouped else len(owners))
         client_of = np.full(len(sizes), -1)
         for client, group in enumerate(groups[:num_clients]):
             client_of[group] = client
@@ -343,7 +349,8 @@ class NaturalId(Division):
             tuple(_rows_by_class(client_of[ids], num_clients))
             for ids in (samples.train_ids, samples.test_ids)
         )
-        return Partition(train, test)
+        of_clients = () if grouped else tuple(owners[:num_clients].tolist())
+        return Partition(train, test, owners=of_clients)
 
 
 def match_test(

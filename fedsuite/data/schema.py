@@ -164,6 +164,23 @@ class TableSchema:
         """Kind of each column by its declared name: number, category or token."""
         return {column.declared: column.kind for column in self.of_columns}
 
+    def declared_values(
+        self, names: Sequence[str] = (), target: str = ""
+    ) -> dict[str, tuple[str, ...]]:
+        """Return the values that are declared of columns, by a table's names of them.
+
+        Parameters
+        ----------
+        names, target
+            The table's names of the columns, in the schema's order, and of the target; by
+            default the schema's.
+        """
+        own = tuple(names) or tuple(column.name for column in self.of_columns)
+        pairs = zip(own, self.of_columns, strict=True)
+        values = {name: column.values for name, column in pairs if column.values}
+        of_target = _names(target) or self.targets
+        return values | (dict.fromkeys(of_target, self.classes) if self.classes else {})
+
     @property
     def targets(self) -> tuple[str, ...]:
         """Names of the target's columns, usually one."""

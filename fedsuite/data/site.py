@@ -52,6 +52,8 @@ class Site:
         Column of a row's natural owner, for tables that are divided here.
     least_rows
         Rows below which nothing is told of them but what training tells.
+    evaluation_only
+        Whether the site trains nothing: it scores the models that it gets.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Site:
     schema: TableSchema | None = None
     owner_column: str = ""
     least_rows: int = LEAST_ROWS
+    evaluation_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,8 @@ class SiteData:
     ----------
     train, test
         Inputs (float32; uint8 for images; int64 for numbers of words), ``[rows,
-        *input_shape]``, and classes (int64).
+        *input_shape]``, and classes (int64). A site may have no rows of one of them, or
+        None: without training rows it only evaluates, without test rows it has no scores.
     ids
         Subject of each training row and each test row, such as a patient's number, as two
         NumPy arrays. The two parts must share no subject. The ids have no other use.
@@ -87,8 +91,8 @@ class SiteData:
         which is one owner.
     """
 
-    train: Split
-    test: Split
+    train: Split | None
+    test: Split | None
     ids: tuple[IntArray, IntArray] | None = None
     columns: tuple[str, ...] = ()
     owners: tuple[IntArray, IntArray] | None = None
@@ -107,6 +111,7 @@ _KEYS = {
     "site": "name",
     "schema": "schema",
     "least-rows": "least_rows",
+    "evaluation-only": "evaluation_only",
 }
 """Fields of :class:`Site` by the key of a node's configuration."""
 
@@ -114,7 +119,7 @@ _KEYS = {
 def site_from_config(config: Mapping[str, Value]) -> Site:
     """Return the site of a node's configuration; other programs' keys are passed over."""
     settings: dict[str, str] = {}
-    least_rows = LEAST_ROWS
+    least_rows, evaluation_only = LEAST_ROWS, False
     for key, value in config.items():
         if key not in _KEYS:
             if near := nearest(key.replace("_", "-"), _KEYS, cutoff=0.8):
@@ -124,6 +129,11 @@ def site_from_config(config: Mapping[str, Value]) -> Site:
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ConfigError(f"node-config {key} = {value!r}: expected 1 or more")
             least_rows = value
+            continue
+        if key == "evaluation-only":
+            if not isinstance(value, bool):
+                raise ConfigError(f"node-config {key} = {value!r}: expected true or false")
+            evaluation_only = value
             continue
         if not isinstance(value, str) or not value:
             raise ConfigError(f'node-config {key} = {value!r}: expected {key}="..."')
@@ -151,5 +161,6 @@ def site_from_config(config: Mapping[str, Value]) -> Site:
         feature_columns=names,
         schema=TableSchema.load(Path(schema).expanduser()) if schema else None,
         least_rows=least_rows,
+        evaluation_only=evaluation_only,
         **settings,
     )

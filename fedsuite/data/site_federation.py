@@ -25,6 +25,7 @@ from fedsuite.data.federated import (
     scaling_rule,
 )
 from fedsuite.data.loading import public_options
+from fedsuite.data.owners import named_clients, refuse_nobody
 from fedsuite.data.public import read_public_folder
 from fedsuite.data.site import Site, site_from_config
 from fedsuite.data.site_loading import load_site_rows, scaled_rows
@@ -95,6 +96,30 @@ class SiteFederation(FederatedData):
         self._site_data: dict[Site, ClientData] = {}
         self.told_scaling: Callable[[], ColumnScaling | None] = lambda: None
 
+    @functools.cached_property
+    @override
+    def evaluation_only(self) -> frozenset[int]:
+        """Sites that never train: by the key, by their own setting, or without rows to.
+
+        What sites alone know is known of those in this process.
+        """
+        text, count = self._settings.evaluation_only, self.num_clients
+        new = named_clients(text, dict(enumerate(self._names)), count)
+        new = new.union(k for k in self._sites if self.never_trains(k))
+        if not self._sites or self._settings.site_dirs:
+            refuse_nobody(text, new, count)
+        return new
+
+    def never_trains(self, client_id: int) -> bool:
+        """Return whether a site says itself that it only evaluates, or has to."""
+        site = self._site(client_id)
+        return site.evaluation_only or not len(self.site_rows(client_id).train)
+
+    @property
+    @override
+    def client_names(self) -> tuple[str, ...]:
+        return self._names
+
     @property
     def needs_sums(self) -> bool:
         """Whether sites add up their columns before the first round."""
@@ -115,7 +140,8 @@ class SiteFederation(FederatedData):
             told = self.told_scaling()
             return None if told is None else replace(told, rule=rule)
         if self._scaling_of_all is None:
-            every = [self.sums(client_id) for client_id in range(self.num_clients)]
+            trained = (k for k in range(self.num_clients) if k not in self.evaluation_only)
+            every = [self.sums(client_id) for client_id in trained]
             self._scaling_of_all = ColumnScaling.from_sums(rule, every)
         return self._scaling_of_all
 

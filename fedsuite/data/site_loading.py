@@ -13,7 +13,7 @@ from fedsuite.data.client_validation import validation_masks
 from fedsuite.data.federated import ClientData, Split, scale_inputs
 from fedsuite.data.site import Adapter, Site, SiteData
 from fedsuite.data.site_parquet import read_site, schema_of
-from fedsuite.data.specs import DatasetSpec
+from fedsuite.data.specs import DatasetSpec, IntArray
 
 _RAW_TYPES = (torch.float32, torch.uint8)
 _WORDS = torch.int64
@@ -72,12 +72,26 @@ def load_site_rows(
             f"({type(error).__name__}: {one_line(error)}): mend it or the data"
         ) from error
     where = f"site {site.name}: {site.data}"
-    if check_rows(where, "adapter", spec, data).owners is not None:
+    rows = check_rows(where, "adapter", spec, _with_both_parts(data))
+    if rows.owners is not None:
         raise DataError(f"{where}: owners have no use, a site being one: leave them out")
-    train, validation = data.train, None
+    (_, train), (_, test) = _parts_of(rows)
+    validation = None
     if validation_fraction:
-        train, validation = _hold_out(data, validation_fraction, seed)
-    return ClientData(train, data.test, validation, data.columns)
+        ids = None if rows.ids is None else rows.ids[0]
+        train, validation = _hold_out(train, ids, validation_fraction, seed)
+    return ClientData(train, test, validation, rows.columns)
+
+
+def _with_both_parts(data: object) -> object:
+    """Return a site's rows with an empty part in the place of one that it lacks."""
+    if not isinstance(data, SiteData) or (data.train is None) == (data.test is None):
+        return data
+    there = data.test if data.train is None else data.train
+    if not isinstance(there, Split):
+        return data
+    none = replace(there, features=there.features[:0], labels=there.labels[:0])
+    return replace(data, train=data.train or none, test=data.test or none)
 
 
 def scaled_rows(
@@ -93,10 +107,10 @@ def scaled_rows(
     return ClientData(train, test, validation, rows.columns)
 
 
-def _hold_out(data: SiteData, fraction: float, seed: int) -> tuple[Split, Split]:
+def _hold_out(
+    train: Split, ids: IntArray | None, fraction: float, seed: int
+) -> tuple[Split, Split]:
     """Return the rows to train on and those to validate on; subjects stay whole."""
-    train = data.train
-    ids = None if data.ids is None else data.ids[0]
     rows = np.arange(len(train))
     # No node knows its client's number: all sites draw from one stream.
     (is_out,) = validation_masks([rows], train.labels.numpy(), ids, fraction, seed)
@@ -126,8 +140,10 @@ def site_data(where: str, reader: str, data: object) -> SiteData:
         raise DataError(
             f"{where}: the {reader} returned a {type(data).__name__}: return a SiteData"
         )
-    for name, part in _parts_of(data):
+    for name, part in (("training", data.train), ("test", data.test)):
         _check_form(f"{where}, {name} part", part)
+    if not any(len(part) for _, part in _parts_of(data)):
+        raise DataError(f"{where}: no rows: give at least one")
     if data.ids is not None:
         _check_names(where, "ids", data, data.ids)
         common = set(data.ids[0].tolist()) & set(data.ids[1].tolist())
@@ -166,7 +182,17 @@ def check_rows(where: str, reader: str, spec: DatasetSpec, data: object) -> Site
 
 
 def _parts_of(data: SiteData) -> list[tuple[str, Split]]:
-    return [("training", data.train), ("test", data.test)]
+    """Return the two parts of rows that have been checked."""
+    return [("training", cast(Split, data.train)), ("test", cast(Split, data.test))]
+
+
+def both_parts(where: str, data: SiteData) -> tuple[Split, Split]:
+    """Return the two parts of rows that are divided among clients; refuse an empty one."""
+    for name, part in _parts_of(data):
+        if not len(part):
+            raise DataError(f"{where}, {name} part: no rows: give at least one")
+    (_, train), (_, test) = _parts_of(data)
+    return train, test
 
 
 def _check_names(where: str, kind: str, data: SiteData, names: object) -> None:
@@ -223,8 +249,6 @@ def _check_form(where: str, part: object) -> None:
         raise DataError(
             f"{where}: {len(features)} inputs and {len(labels)} labels: expected as many"
         )
-    if not len(labels):
-        raise DataError(f"{where}: no rows: give at least one")
 
 
 def _check_part(where: str, spec: DatasetSpec, part: Split) -> None:
@@ -239,6 +263,8 @@ def _check_part(where: str, spec: DatasetSpec, part: Split) -> None:
         raise DataError(f"{where}: inputs are {features.dtype}: expected {kind}")
     if spec.words and (features < 0).any():
         raise DataError(f"{where}: a word's number is below 0: number them from 0")
+    if not len(part):
+        return
     _check_labels(where, spec, part.labels)
     fills = spec.schema is not None and spec.schema.missing != "refuse"
     if torch.isinf(features).any() or (torch.isnan(features).any() and not fills):

@@ -1,7 +1,8 @@
 """The default adapter of sites, which reads files of tables and of pictures.
 
 Files ``train-*.parquet`` and ``test-*.parquet`` of a folder are the two parts, or such
-``.csv``. Without such files all are pooled, and a fixed draw holds out the test part.
+``.csv``. A site with files of one part alone has no rows of the other. Without such files
+all are pooled, and a fixed draw holds out the test part.
 
 Inputs are one column of images, or columns of numbers:
 
@@ -38,7 +39,6 @@ from fedsuite.data.splits import split_rows
 from fedsuite.data.table_files import (
     SUFFIXES,
     arrow_schema,
-    is_csv,
     read_table,
     table_files,
 )
@@ -78,8 +78,8 @@ def read_files(site: Site, spec: DatasetSpec) -> tuple[_Arrays, bool, Columns]:
         image_column=site.image_column or spec.image_column,
         label_column=site.label_column or spec.label_column,
         id_column=site.id_column,
-        train_splits=("train",),
-        test_splits=("test",) if "test" in files else (),
+        train_splits=("train",) if files["train"] else (),
+        test_splits=("test",) if files.get("test") else (),
         resize=spec.resize and not spec.hub_id,
     )
     for name in (named.label_column, named.id_column):
@@ -127,14 +127,8 @@ def _find_files(data: Path) -> dict[str, list[Path]]:
     parts = {part: table_files(data, f"{part}-*") for part in ("train", "test")}
     if not any(parts.values()):
         parts = {part: table_files(data, f"{part}.*") for part in ("train", "test")}
-    if all(parts.values()):
-        return parts
     if any(parts.values()):
-        missing = next(part for part, files in parts.items() if not files)
-        raise DataError(
-            f"{data}: no file {missing}-*.parquet or .csv beside those of the other part: "
-            "give both, or names that begin with neither"
-        )
+        return parts
     pooled = table_files(data)
     if not pooled:
         kinds = ", ".join(f"*{suffix}" for suffix in SUFFIXES)
@@ -145,7 +139,7 @@ def _find_files(data: Path) -> dict[str, list[Path]]:
 def _has_images(spec: DatasetSpec, site: Site, files: _Files) -> bool:
     if site.image_column:
         return True
-    present = arrow_schema(files["train"][0]).names
+    present = arrow_schema(_every(files)[0]).names
     return not site.feature_columns and spec.image_column in present
 
 
@@ -157,7 +151,7 @@ def _read_images(spec: DatasetSpec, files: _Files) -> _Arrays:
             if name and name not in present:
                 faults.append(f"{file}: no column {name!r}; it has {', '.join(present)}")
     _refuse(faults, _NAME_YOURS)
-    arrays = decode_files(spec, files)
+    arrays = decode_files(spec, {part: paths for part, paths in files.items() if paths})
     arrays["features"] = raw_units(spec, arrays["features"])
     return arrays
 
@@ -217,7 +211,8 @@ class _Reader:
         texts = {name for name, kind in kinds.items() if kind == "category"}
         texts |= {label} if schema.classes else set()
         texts |= {subject, site.owner_column} - {""}
-        table = read_table(file, texts=texts) if is_csv(file) else read_table(file)
+        values = schema.declared_values(own, label)
+        table = read_table(file, texts=texts, values=values)
         faults: list[str] = []
         rows = schema.encoded(table, own, faults=faults)
         arrays = {"features": rows, **self._of_rows(table, label, subject, faults)}
@@ -342,14 +337,14 @@ class _Reader:
 
 def _read_tables(spec: DatasetSpec, site: Site, files: _Files) -> tuple[_Arrays, Columns]:
     """Return the arrays of all files, and the names of their columns of numbers."""
-    reader = _Reader(spec, site, files["train"][0])
+    first = _every(files)[0]
+    reader = _Reader(spec, site, first)
     parts = {part: [reader.read(file) for file in paths] for part, paths in files.items()}
     _refuse(reader.faults)
     kept = {part: [a for a in arrays if a is not None] for part, arrays in parts.items()}
     every = [arrays for part in kept.values() for arrays in part]
     if not every:
-        folder = files["train"][0].parent
-        raise DataError(f"{folder}: no rows in any file: give at least one")
+        raise DataError(f"{first.parent}: no rows in any file: give at least one")
     joined: _Arrays = {
         name: np.concatenate([arrays[name] for arrays in every]) for name in every[0]
     }

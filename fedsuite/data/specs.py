@@ -48,6 +48,8 @@ class RawData:
         label.
     columns
         Names of a table's inputs in their order; empty where the source does not say them.
+    owner_names
+        Name of each natural owner, by its number in ``ids``; empty where they have none.
     """
 
     features: npt.NDArray[Any]
@@ -58,6 +60,7 @@ class RawData:
     strata: IntArray | None = None
     never_right: int | None = None
     columns: tuple[str, ...] = ()
+    owner_names: tuple[str, ...] = ()
 
     @property
     def by_class(self) -> bool:

@@ -2,10 +2,11 @@
 
 A CSV's delimiter (comma, semicolon or tab) is the one that its first line has most of. With
 semicolons a comma in a number is a decimal point. Empty fields and the usual words for
-none, such as ``NA``, are missing values, also where a schema lists them as a category.
+none, such as ``NA``, are missing values; in a column of text that has such a word among its
+declared values, the word is that value.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -54,7 +55,10 @@ def arrow_schema(file: Path) -> Any:
 
 
 def read_table(
-    file: Path, names: Sequence[str] = (), texts: Collection[str] = ()
+    file: Path,
+    names: Sequence[str] = (),
+    texts: Collection[str] = (),
+    values: Mapping[str, Sequence[str]] | None = None,
 ) -> ArrowTable:
     """Return the columns of a file.
 
@@ -66,6 +70,8 @@ def read_table(
         Columns to read; by default all.
     texts
         Columns that are text whatever they look like, so that ``01`` stays ``01``.
+    values
+        Column to the values that are declared of it, such as a category's.
 
     Raises
     ------
@@ -76,7 +82,8 @@ def read_table(
     import pyarrow.parquet as pq
 
     if is_csv(file):
-        return _read_csv(file, names, texts)
+        table = _read_csv(file, names, texts)
+        return _with_declared(table, file, values or {})
     try:
         # Not read_table, which would take folder names such as a=1 for columns.
         return pq.ParquetFile(file).read([*names] or None)
@@ -89,7 +96,30 @@ def is_csv(file: Path) -> bool:
     return file.suffix.lower() in (".csv", ".tsv")
 
 
-def _read_csv(file: Path, names: Sequence[str], texts: Collection[str]) -> ArrowTable:
+def _with_declared(
+    table: ArrowTable, file: Path, values: Mapping[str, Sequence[str]]
+) -> ArrowTable:
+    """Return a table in which declared values are no missing ones, such as ``NA``."""
+    import pyarrow.compute as pc
+
+    once = [name for name in values if table.column_names.count(name) == 1]
+    words = {name: [v for v in values[name] if v in _NO_VALUE] for name in once}
+    for name, declared in words.items():
+        if not declared:
+            continue
+        others = [word for word in _NO_VALUE if word not in declared]
+        column = _read_csv(file, [name], [name], others).column(name)
+        place = table.column_names.index(name)
+        table = table.set_column(place, name, pc.cast(column, "string"))
+    return table
+
+
+def _read_csv(
+    file: Path,
+    names: Sequence[str],
+    texts: Collection[str],
+    no_value: Sequence[str] = _NO_VALUE,
+) -> ArrowTable:
     import pyarrow as pa
     from pyarrow import csv
 
@@ -103,7 +133,7 @@ def _read_csv(file: Path, names: Sequence[str], texts: Collection[str]) -> Arrow
         options = csv.ConvertOptions(
             include_columns=[*names],
             column_types={name: pa.string() for name in texts},
-            null_values=list(_NO_VALUE),
+            null_values=list(no_value),
             strings_can_be_null=True,
             decimal_point="," if decimal_comma else ".",
         )

@@ -73,6 +73,7 @@ class TcgaBrca(Source):
             labels=table[:, WIDTH:],
             ids=np.array([*ids["train"], *ids["test"]], np.int64),
             num_train=len(rows["train"]),
+            owner_names=REGIONS,
         )
 
 

@@ -16,6 +16,7 @@ from fedsuite.core.rules import Condition, Rule, Values
 from fedsuite.core.tasks import BALANCED, SCORES, TASKS, Score, Task, score_of_metric
 from fedsuite.data.catalog import DATASETS, PARTITIONERS
 from fedsuite.data.data_settings import DataSettings
+from fedsuite.messages.records import NEW
 from fedsuite.strategies import load_strategy
 
 if TYPE_CHECKING:
@@ -201,6 +202,13 @@ def _of_method(method: "type[FederatedStrategy]") -> Iterator[Rule]:
             "it validates on rows of the server, which has none",
             "choose another method, or leave {sites} empty",
         )
+    if why := method.no_model_for_new():
+        yield Rule(
+            ("evaluation-only", "method"),
+            (Unless("evaluation-only", ""),),
+            f"a client that never trained has no model: {why}",
+            "leave it out, or choose another method",
+        )
     if not method.PAPER:
         yield Rule(
             ("preset", "method"),
@@ -380,8 +388,37 @@ def _trains_for(values: Values) -> bool:
     return _task(values).name in load_client(method).TASKS
 
 
+def _of_new_clients() -> Iterator[Rule]:
+    """Yield what clients that never train cannot go with."""
+    on = Unless("evaluation-only", "")
+    yield Rule(
+        ("evaluation-only", "attack"),
+        (on, Unless("attack", "none")),
+        "liars are drawn of all clients, and who never trains tells no lie",
+        "leave one of them out",
+    )
+    yield Rule(
+        ("evaluation-only", "personal-atoms"),
+        (on, With("personal-atoms", True)),
+        "a client that never trained has no atoms of its own",
+        "leave one of them out",
+    )
+    for key in CHOICES:
+
+        def of_new(values: Values, key: str = key) -> bool:
+            return chosen_metric(values, key).startswith(f"{NEW}_")
+
+        yield Rule(
+            (key,),
+            (of_new,),
+            "clients by whose scores a model is chosen are not new to it",
+            "choose by a score of those that train",
+        )
+
+
 _TABLE = (
     *_of_tasks(),
+    *_of_new_clients(),
     Rule(
         ("local-epochs", "local-steps"),
         (With("local-epochs", 0), With("local-steps", 0)),

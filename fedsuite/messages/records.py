@@ -84,7 +84,13 @@ KEEP_VERSIONS = "keep-versions"
 
 TRAIN = "train"
 EVALUATE = "evaluate"
+NEW = "new"
+"""What reports call the evaluation of clients that never train."""
+
 HELLO = "query.hello"
+EVALUATION_ONLY = "evaluation-only"
+"""Entry of a hello by which a site says that it never trains: 1."""
+
 TRAINING_ROWS = "training-rows"
 PROBE = "query.probe"
 RANK = "query.rank"

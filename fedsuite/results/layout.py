@@ -97,6 +97,12 @@ _LARGEST_KEY = 2**64
 _LARGEST_TOML = 2**20
 _NONE = type(None)
 _NUMBER = (int, float, bool, _NONE)
+CLIENT_NAMES = "client_names"
+"""Entry of the manifest: names of the clients in order, where they have some."""
+
+NEW_CLIENTS = "evaluation_only"
+"""Entry of the manifest: numbers of the clients that never train, as known at the start."""
+
 _WORDS: Mapping[type, str] = {
     int: "a number",
     float: "a number",
@@ -143,6 +149,8 @@ _MANIFEST = Fields(
         "num_clients": (int, _NONE),
         "data_fingerprint": (str, _NONE),
         ATTEMPT: (int, _NONE),
+        CLIENT_NAMES: (list, _NONE),
+        NEW_CLIENTS: (list, _NONE),
     }
 )
 _EXPERIMENT = Fields(

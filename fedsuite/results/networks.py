@@ -38,7 +38,8 @@ def accuracy_by_network(
     if not labels:
         return ()
     sizes = run.manifest.get("network_parameters", [])
-    network_of = dict(enumerate(run.manifest.get("client_networks", [])))
+    networks = enumerate(run.manifest.get("client_networks", []))
+    network_of = {run.named(client_id): network for client_id, network in networks}
     by_network: dict[int, list[float]] = {}
     for client, accuracy in run.client_values("evaluate", column, server_round).items():
         if client in network_of:

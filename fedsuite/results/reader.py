@@ -22,6 +22,7 @@ from fedsuite.core.metrics import (
 from fedsuite.core.reading import is_number
 from fedsuite.core.tasks import ACCURACY, Score, score_of_column
 from fedsuite.data.shift_report import ClientShift
+from fedsuite.messages.records import EVALUATE
 from fedsuite.results import layout
 
 Client = int | str
@@ -173,6 +174,21 @@ class Run:
     def _rows(self, name: str) -> Iterator[dict[str, Any]]:
         return layout.read_table(self.path, name)
 
+    @cached_property
+    def client_names(self) -> tuple[str, ...]:
+        """Names of the clients in order; empty where rows have their numbers."""
+        names = self.manifest.get(layout.CLIENT_NAMES)
+        if names is None:
+            sites = str(self.experiment.get("sites") or "")
+            names = [name.strip() for name in sites.split(",")] if sites else []
+        return tuple(map(str, names))
+
+    def named(self, client: Client) -> Client:
+        """Return a client as its rows call it: by its name, if it has one."""
+        names = self.client_names
+        is_number = isinstance(client, int) and 0 <= client < len(names)
+        return names[int(client)] if is_number else client
+
     def client_values(
         self, phase: str, key: str, server_round: int | None = None
     ) -> dict[Client, float]:
@@ -181,7 +197,7 @@ class Run:
         Parameters
         ----------
         phase
-            ``"train"`` or ``"evaluate"``.
+            ``"train"``, ``"evaluate"``, or ``"new"`` of clients that never train.
         key
             Name of the number, such as ``"accuracy"`` (a fraction) or ``"loss"``.
         server_round
@@ -200,7 +216,9 @@ class Run:
                 history.setdefault(row["round"], {})[row["client"]] = float(row[key])
         return history
 
-    def scores(self, column: str = "accuracy", last: int = 1) -> list[Scores]:
+    def scores(
+        self, column: str = "accuracy", last: int = 1, phase: str = EVALUATE
+    ) -> list[Scores]:
         """Return the last evaluations, oldest first; those too at which nobody has a score.
 
         Parameters
@@ -210,12 +228,14 @@ class Run:
             score, and of a column that is not declared one that is no fraction.
         last
             Number of evaluations, at most.
+        phase
+            ``"evaluate"``, or ``"new"`` of the clients that never train.
         """
         by_round: dict[int, dict[Client, float]] = {}
         num_asked: dict[int, int] = {}
         score = score_of_column(column) or ACCURACY
         for row in self.client_rows():
-            if row["phase"] != "evaluate" or column not in row:
+            if row["phase"] != phase or column not in row:
                 continue
             server_round = row["round"]
             if server_round not in by_round:
@@ -229,11 +249,13 @@ class Run:
                     by_round[server_round][row["client"]] = float(row[column])
         is_own = column.startswith("validation_") or column == score.column
         own = column if is_own else "accuracy"
+        before = "" if phase == EVALUATE else f"{phase}_"
         for row in self.rounds:
             server_round = row["round"]
             # Of a round without a good reply nobody knows what the clients have.
-            nobody = row.get("accuracy_clients") == 0
-            row_asked = row.get(f"{'accuracy' if nobody else own}_clients_asked")
+            nobody = row.get(f"{before}accuracy_clients") == 0
+            which = "accuracy" if nobody else own
+            row_asked = row.get(f"{before}{which}_clients_asked")
             if row_asked is not None and (num_asked or column == "accuracy"):
                 num_asked[server_round] = max(num_asked.get(server_round, 0), row_asked)
                 by_round.setdefault(server_round, {})

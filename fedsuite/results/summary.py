@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from rich.console import Console
@@ -14,10 +15,16 @@ from rich.text import Text
 
 from fedsuite.core.errors import RunError, one_line
 from fedsuite.core.keys import AUTO
-from fedsuite.core.metrics import FairnessReport, fairness_report, same_tails
+from fedsuite.core.metrics import (
+    FairnessReport,
+    fairness_report,
+    of_clients,
+    same_tails,
+)
 from fedsuite.core.reading import bounded, read_arrays
 from fedsuite.core.tasks import ACCURACY, CLASSIFICATION, SCORES, TASKS, Score
 from fedsuite.data import DATASETS
+from fedsuite.messages.records import EVALUATE, NEW
 from fedsuite.results.layout import BEST_MODEL, SUMMARY, read_releases
 from fedsuite.results.networks import NetworkAccuracy, accuracy_by_network
 from fedsuite.results.reader import Run, Scores, load_run
@@ -38,6 +45,9 @@ _ROWS = (
     ("Gini coefficient", "gini", ""),
 )
 
+
+_MOST_NEW = 20
+"""New clients that the screen lists."""
 
 _HOPELESS = 100.0
 """Mean cross-entropy of models that learn no more."""
@@ -60,6 +70,10 @@ def write_summary(folder: RunFolder) -> None:
         summary["scores"] = scores
     if remarks := remarks_on(run):
         summary["remarks"] = remarks
+    if untested := clients_without_test_rows(run)[0]:
+        summary["clients_without_test_rows"] = untested
+    if new := new_clients(run):
+        summary["new_clients"] = new
     if networks := accuracy_by_network(run):
         by_network = {n.label: 100 * n.accuracy for n in networks}
         summary["accuracy_in_per_cent_by_network"] = by_network
@@ -76,13 +90,15 @@ def tell_summary(path: Path, write: Callable[[str], None]) -> None:
     run = load_run(path)
     scores = last_scores(run, "accuracy")
     networks = accuracy_by_network(run)
-    lines = remarks_on(run)
+    lines = remarks_on(run) + _untested(run)
     if further := further_scores(run):
         lines += render_scores(further).splitlines()
     if scores.of:
         lines += render_report(fairness_report(scores.percent), scores.short).splitlines()
     elif scores.short:
         lines.append(f"No accuracy over clients: {scores.short} have a score")
+    if new := new_clients(run):
+        lines += render_new_clients(new).splitlines()
     if networks:
         whole = accuracy_by_network(run, column="whole_test_accuracy")
         lines += render_networks(networks, whole).splitlines()
@@ -98,6 +114,54 @@ def tell_summary(path: Path, write: Callable[[str], None]) -> None:
 def last_scores(run: Run, column: str) -> Scores:
     """Return the scores of a run's last evaluation; of no client where there was none."""
     return (run.scores(column) or [Scores(0, {}, 0)])[-1]
+
+
+def new_clients(run: Run) -> dict[str, dict[str, Any]]:
+    """Return the scores of clients that never trained, at their last evaluation.
+
+    By column of ``clients.jsonl``: title, unit, mean, the mean of those that trained, and
+    ``of``, the score by client, in that unit. Empty where there are no such clients.
+    """
+    rows = [row for row in run.client_rows() if row["phase"] == NEW]
+    found = {}
+    for score in SCORES.values():
+        if not any(score.column in row for row in rows):
+            continue
+        scores = run.scores(score.column, phase=NEW)[-1]
+        trained = last_scores(run, score.column)
+        found[score.column] = {
+            "title": score.title,
+            "unit": score.unit,
+            "mean": fmean(scores.percent) if scores.of else None,
+            "mean_of_trained": fmean(trained.percent) if trained.of else None,
+            "of": {str(k): score.factor * number for k, number in scores.of.items()},
+            "num_asked": scores.num_asked,
+        }
+    return found
+
+
+def render_new_clients(scores: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the scores of clients that never trained as a table of text."""
+    table = Table(title="New clients (never trained)", min_width=34, title_justify="left")
+    table.add_column("client", overflow="fold")
+    for score in scores.values():
+        table.add_column(f"{score['title']} {score['unit']}".rstrip(), justify="right")
+    clients = list(dict.fromkeys(k for score in scores.values() for k in score["of"]))
+    shown = {client: client for client in clients[:_MOST_NEW]}
+    for client, words in shown.items():
+        cells = [_shown(score["of"].get(client)) for score in scores.values()]
+        table.add_row(Text(one_line(words)), *cells)
+    if len(clients) > _MOST_NEW:
+        table.add_row(f"and {len(clients) - _MOST_NEW} more")
+    counts = [(len(score["of"]), score["num_asked"]) for score in scores.values()]
+    short = next((f", {of_clients(*c)}" for c in counts if c[0] < c[1]), "")
+    for words, name in ((f"mean{short}", "mean"), ("mean, trained", "mean_of_trained")):
+        table.add_row(words, *(_shown(score[name]) for score in scores.values()))
+    return _text(table)
+
+
+def _shown(number: float | None) -> str:
+    return "\N{EN DASH}" if number is None else f"{number:.4g}"
 
 
 def _best_model(folder: Path) -> dict[str, Any]:
@@ -187,6 +251,26 @@ def remarks_on(run: Run) -> list[str]:
             "learning-rate"
         )
     return remarks
+
+
+def clients_without_test_rows(run: Run) -> tuple[int, int]:
+    """Return how many clients of the last evaluation have no test rows, and of how many."""
+    evaluated: dict[int, list[bool]] = {}
+    for row in run.client_rows():
+        if row["phase"] == EVALUATE:
+            evaluated.setdefault(row["round"], []).append(row.get("num_examples") == 0)
+    last = evaluated[max(evaluated)] if evaluated else []
+    return sum(last), len(last)
+
+
+def _untested(run: Run) -> list[str]:
+    untested, count = clients_without_test_rows(run)
+    if not untested:
+        return []
+    if untested == count:
+        return ["no client has test rows: the run trains, and has no scores"]
+    words = f"clients without test rows: {untested} of {count}"
+    return [f"{words}; they train, and are in no score"]
 
 
 def _exploded(run: Run) -> dict[str, Any] | None:

@@ -268,12 +268,11 @@ def _sizes(run: Run, rows: Mapping[Place, Rows]) -> Iterator[tuple[Client, int, 
     Some rows may be kept for validation, of all clients the same share. Where the server
     knows nothing, a client's first claim holds.
     """
-    names = _sites(run)
     for phase, part in ((TRAIN, TRAIN), (EVALUATE, "test")):
         table = run.class_counts(part)
         known: dict[Client, float] = {}
         for row, size in enumerate([] if table is None else table.sum(axis=1).tolist()):
-            known[_named(row, names)] = float(size)
+            known[run.named(row)] = float(size)
         places = [place for place in sorted(rows) if place.phase == phase]
         claims = {p: {k: _claim(row) for k, row in rows[p].items()} for p in places}
         if not known:
@@ -422,13 +421,12 @@ def _told(run: Run) -> dict[Place, dict[str, set[Client]]]:
 
     Clients are named as their rows name them: by the site, where they have one.
     """
-    sites = _sites(run)
     told: dict[Place, dict[str, set[Client]]] = defaultdict(lambda: defaultdict(set))
     for event in run.events():
         ground, client = _ground(event), event.get("client")
         if ground and client is not None and event.get("phase"):
             place = Place(event["round"], event["phase"])
-            told[place][ground].add(_named(client, sites))
+            told[place][ground].add(run.named(client))
     return told
 
 
@@ -443,19 +441,6 @@ def _ground(event: Mapping[str, Any]) -> str:
     if kind == "rejected-reply" and cause == Kind.DUPLICATE:
         return "repeated"
     return {"rejected-reply": "refused", "bounded-reply": "bounded"}.get(kind, "")
-
-
-def _sites(run: Run) -> list[str]:
-    text = str(run.experiment.get("sites", ""))
-    return [name.strip() for name in text.split(",")] if text else []
-
-
-def _named(client: Any, sites: Sequence[str]) -> Client:
-    """Return a client as its rows call it: by its site's name, if it has one."""
-    if isinstance(client, int) and 0 <= client < len(sites):
-        return sites[client]
-    name: Client = client
-    return name
 
 
 def _numbers(rows: Sequence[Mapping[str, Any]], name: str) -> tuple[float, ...]:

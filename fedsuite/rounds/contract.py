@@ -149,6 +149,12 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
         "of the nodes that take part, client k being the k-th. Empty takes all nodes",
     )
 
+    evaluation_only: Collection[int] = given(
+        default=(),
+        help="clients that never train and are evaluated all the same; nodes of sites may "
+        "say so of themselves",
+    )
+
     buffers: Collection[str | int] | None = given(
         default=None,
         help="names, or positions from 0, of the model's arrays that are measured or "
@@ -197,11 +203,12 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
 
     @override
     def values(self) -> dict[str, Any]:
+        new = len(self.evaluation_only)
         return {
             **super().values(),
             **self.layer.values(),
             "method": type(self).__name__,
-            "num-clients": self.num_clients,
+            "num-clients": (self.num_clients or new) - new,
             "decomposition": type(self.layer) is not ExchangeLayer,
         }
 

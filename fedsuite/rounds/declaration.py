@@ -243,6 +243,15 @@ class MethodDeclaration:
         return UNARGUED if other_round and source.PRIVACY.kind != "refused" else cls.PRIVACY
 
     @classmethod
+    def no_model_for_new(cls) -> str:
+        """Return why a client that never trains has no model; empty if it has one.
+
+        It gets the shared model, or what the method tunes or chooses for it when it is
+        evaluated.
+        """
+        return "" if cls.SCORED_MODEL == "tuned" else cls.NO_GLOBAL_MODEL
+
+    @classmethod
     def trains_one_model(cls) -> bool:
         """Return whether the clients of a round all train the one model that is sent."""
         return not (cls.PRIVATE_MODELS or cls.takes("networks") or cls.OWN_MODELS)

@@ -13,6 +13,7 @@ from flwr.serverapp.strategy import Result
 
 from fedsuite.core.metrics import fairness_report, has_score
 from fedsuite.core.tasks import ACCURACY, CONFUSION_COLUMN, SCORES, Score
+from fedsuite.messages.records import NEW
 from fedsuite.rounds.report import ONE_CLASS_COLUMN, PhaseReport, Row
 from fedsuite.rounds.round import RoundStrategy
 
@@ -43,6 +44,8 @@ class RoundReport:
     ----------
     train, evaluate
         Reports of the two phases; None for a phase that the round did not have.
+    new
+        Report of the evaluation of clients that never train; None where there are none.
     server_metrics
         What the evaluation on the server returned.
     method_metrics
@@ -64,11 +67,13 @@ class RoundReport:
     cpu_seconds: float
     seconds_evaluate: float
     evaluation_cpu_seconds: float
+    new: PhaseReport | None = None
 
     @property
     def phases(self) -> list[PhaseReport]:
         """The phases that the round had."""
-        return [phase for phase in (self.train, self.evaluate) if phase is not None]
+        every = (self.train, self.evaluate, self.new)
+        return [phase for phase in every if phase is not None]
 
     @cached_property
     def metrics(self) -> dict[str, float | int]:
@@ -87,6 +92,11 @@ class RoundReport:
                     values.update(_scores(self.evaluate, score, rows))
             values.update(pooled(self.evaluate.rows))
             values.update(one_class(self.evaluate.rows))
+        if self.new is not None:
+            of_new: dict[str, float] = {}
+            for score in SCORES.values():
+                of_new |= _scores(self.new, score, "")
+            values.update({f"{NEW}_{name}": value for name, value in of_new.items()})
         values.update({f"server_{k}": v for k, v in self.server_metrics.items()})
         values.update(self.method_metrics)
         values["clients_trained"] = len(self.train.rows) if self.train else 0

@@ -2,8 +2,9 @@
 
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from flwr.app import Message, RecordDict
@@ -13,7 +14,7 @@ from flwr.serverapp import Grid
 from fedsuite.core.errors import RunError, one_line
 from fedsuite.core.logs import ServerLogger
 from fedsuite.core.rng import numpy_stream
-from fedsuite.messages.records import HELLO, TRAINING_ROWS, ConfigValue
+from fedsuite.messages.records import EVALUATION_ONLY, HELLO, TRAINING_ROWS, ConfigValue
 from fedsuite.rounds.column_means import ColumnMeans
 from fedsuite.rounds.greeting import OwnSide, SiteColumns, facts_of, names_of
 from fedsuite.rounds.validation import LARGEST_COUNT
@@ -39,12 +40,21 @@ class Members:
         Whether a node may host several clients (the *hosted* layout of the records).
     names
         Client to a name for reports, where it has one beside its number.
+    evaluation_only
+        Clients that never train.
     """
 
     client_ids: Sequence[int]
     nodes: Mapping[int, int]
     hosted: bool = False
     names: dict[int, str] = field(default_factory=dict)
+    evaluation_only: frozenset[int] = frozenset()
+
+    @cached_property
+    def training(self) -> Sequence[int]:
+        """The clients that train, sorted."""
+        new = self.evaluation_only
+        return [k for k in self.client_ids if k not in new] if new else self.client_ids
 
 
 class Hosts(Mapping[int, int]):
@@ -167,6 +177,8 @@ class Directory:
     site_names
         Names of the clients in order. With ``registered`` client k is the node that the
         SuperLink knows by the k-th name; nodes of other names take no part.
+    evaluation_only
+        Clients that never train; sites may say so of themselves at the hello.
     """
 
     def __init__(
@@ -178,6 +190,7 @@ class Directory:
         public_fingerprint: str | None = None,
         site_names: Sequence[str] = (),
         plug_ins: str | None = None,
+        evaluation_only: Collection[int] = (),
     ) -> None:
         if identity not in ("node", "partition", "registered"):
             raise ValueError(
@@ -191,6 +204,7 @@ class Directory:
         self.column_means = ColumnMeans()
         self.facts: dict[int, Mapping[str, ConfigValue]] = {}
         self._names = dict(enumerate(site_names))
+        self._new = set(evaluation_only)
         self.training_rows: dict[int, int] = {}
         self._greeted: set[int] | None = None
         self._partitions: dict[int, int] = {}
@@ -282,7 +296,10 @@ class Directory:
         self._greet_sites(grid, nodes)
         greeted = self._greeted or set()
         nodes = {k: node for k, node in nodes.items() if node in greeted}
-        return Members(range(len(self._names)), nodes, hosted=True, names=self._names)
+        clients, new = range(len(self._names)), frozenset(self._new)
+        if not set(clients) - new:
+            raise RunError("all sites say that they only evaluate: one must train")
+        return Members(clients, nodes, True, self._names, new)
 
     def _nodes_of_sites(self, grid: Grid) -> dict[int, int]:
         """Return client to node, going by what the SuperLink says and the node cannot."""
@@ -321,7 +338,7 @@ class Directory:
             greeted.add(reply.metadata.src_node_id)
             self.facts[client_id] = facts_of(reply)
             self._pin_rows(client_id, self.facts[client_id])
-        self.column_means.settle(list(self._names))
+        self.column_means.settle([k for k in self._names if k not in self._new])
         self._tell_means(grid, {n: k for n, k in clients.items() if n in greeted}, greeted)
         self._greeted = greeted
 
@@ -364,9 +381,24 @@ class Directory:
             )
         facts = facts_of(reply)
         reason = self._ours.refusal(facts) or self._columns.refusal(name, facts)
-        if reason:
+        if reason := reason or self._changed_sides(client_id, facts):
             raise RunError(f"site {name} {reason}")
+        if client_id in self._new:
+            logging.getLogger(__name__).info("site %s only evaluates", name)
+            return
         self.column_means.take(client_id, name, facts, facts.get(TRAINING_ROWS))
+
+    def _changed_sides(self, client_id: int, facts: Mapping[str, ConfigValue]) -> str:
+        """Note whether a site only evaluates; return what is wrong if it has trained."""
+        if not facts.get(EVALUATION_ONLY):
+            return ""
+        if client_id in self.facts and client_id not in self._new:
+            return (
+                "says that it only evaluates, and it has trained in this run: its scores "
+                "would not be a new site's"
+            )
+        self._new.add(client_id)
+        return ""
 
     def _hello(self, grid: Grid, nodes: Sequence[int]) -> Iterable[Message]:
         if not nodes:
@@ -395,7 +427,7 @@ class Directory:
         nodes = Hosts(by_partition, self._num_partitions, self._clients())
         self._known_nodes = sorted(self._partitions)
         clients = range(self._clients())
-        self._hosts = Members(clients, nodes, hosted=True, names=self._names)
+        self._hosts = Members(clients, nodes, True, self._names, frozenset(self._new))
         return self._hosts
 
     def _clients(self) -> int:

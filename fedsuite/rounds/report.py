@@ -55,7 +55,7 @@ class PhaseReport:
     Parameters
     ----------
     phase
-        ``train`` or ``evaluate``.
+        ``train``, ``evaluate``, or ``new``: evaluation of clients that never train.
     names
         Client to its registered name, where it has one.
     rejections, bounded
@@ -118,9 +118,13 @@ class PhaseReport:
         return {k: float(row[name]) for k, row in self._row_of.items()}
 
     def numeric_rows(self) -> list[dict[str, float]]:
-        """Return the rows without the columns that have no mean."""
+        """Return the rows without what has no mean, and without scores of no rows."""
         return [
-            {key: float(v) for key, v in row.items() if key not in OF_A_CLIENT}
+            {
+                key: float(v)
+                for key, v in row.items()
+                if key not in OF_A_CLIENT and has_score(row, key)
+            }
             for row in self.rows
         ]
 
@@ -151,7 +155,9 @@ class PhaseReport:
         """
         rows = self.numeric_rows()
         means = mean_metrics(rows, "num_examples")
-        names = Counter(name for row in rows for name in row)
+        # A score of no rows is named, and has no number.
+        names = Counter(n for row in self.rows for n in row if n not in OF_A_CLIENT)
+        of_no_rows = names - Counter(name for row in rows for name in row)
         for metric, clients in self.left_out.items():
             names[metric.replace("-", "_")] += len(clients)
         for name, count in names.items():
@@ -168,7 +174,7 @@ class PhaseReport:
             if name not in means or weight != "num_examples":
                 pairs = [{name: r[name], weight: max(r[weight], 0.0)} for r in having]
                 means[name] = mean_metrics(pairs, weight)[name]
-            if len(having) < len(rows):
+            if len(having) + of_no_rows[name] < len(rows):
                 means[f"{name}_clients"] = len(having)
         return means
 

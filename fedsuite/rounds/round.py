@@ -13,12 +13,12 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from typing_extensions import override
 
-from fedsuite.core.errors import RunError
+from fedsuite.core.errors import RunError, one_line
 from fedsuite.core.keys import AUTO
 from fedsuite.core.logs import ServerLogger
 from fedsuite.core.rng import numpy_stream
 from fedsuite.messages.array_records import own_record, to_arrays, to_record
-from fedsuite.messages.records import ARRAYS, EVALUATE, TRAIN, Arrays
+from fedsuite.messages.records import ARRAYS, EVALUATE, NEW, TRAIN, Arrays
 from fedsuite.messages.statistics import buffers_declared, names_of_buffers
 from fedsuite.messages.versions import version_name
 from fedsuite.rounds.average import HALF
@@ -67,7 +67,7 @@ class RoundStrategy(MethodContract):
     """A strategy that runs a round at a time; what runs them all is its ``start``."""
 
     SET_ONCE: ClassVar[Sequence[str]] = (
-        *("identity", "site_names", "layer"),
+        *("identity", "site_names", "evaluation_only", "layer"),
         *("source_hash", "plug_ins", "public_fingerprint"),
         *(key.argument for key in PrivacyKeys.KEYS),
     )
@@ -88,11 +88,13 @@ class RoundStrategy(MethodContract):
             self.public_fingerprint,
             self.site_names,
             self.plug_ins,
+            self.evaluation_only,
         )
         self.remarks = Remarks()
         self.update_norms = UpdateNorms()
         self.guard = Guard(tell=self.remarks.bounded)
-        self.metric_means = {phase: MetricMeans(phase) for phase in (TRAIN, EVALUATE)}
+        phases = (TRAIN, EVALUATE, NEW)
+        self.metric_means = {phase: MetricMeans(phase) for phase in phases}
         self.update_memory = UpdateMemory(lambda: len(self.members()))
         self.optimizer = ServerOptimizer(self)
         self.judge = Quorum()
@@ -138,10 +140,10 @@ class RoundStrategy(MethodContract):
         )
         self.guard.sizes = ChainMap(dict(self.training_rows), self.directory.training_rows)
         self.guard.largest_share = HALF if self.max_client_weight == AUTO else 1.0
-        functions = self.train_metrics_aggr_fn, self.evaluate_metrics_aggr_fn
-        for phase, function in zip((TRAIN, EVALUATE), functions, strict=True):
-            self.metric_means[phase].function = function
-            self.metric_means[phase].weight_key = self.weighted_by_key
+        self.metric_means[TRAIN].function = self.train_metrics_aggr_fn
+        self.metric_means[EVALUATE].function = self.evaluate_metrics_aggr_fn
+        for means in self.metric_means.values():
+            means.weight_key = self.weighted_by_key
         self.judge.needed = self.quorum
         self.judge.max_failed_rounds = self.max_failed_rounds
 
@@ -168,8 +170,8 @@ class RoundStrategy(MethodContract):
     # ------------------------------------------------------------------- for methods to use
 
     def members(self) -> Sequence[int]:
-        """Return all clients of the federation in this round, ascending."""
-        return self._members.client_ids
+        """Return all clients of the federation that train, ascending."""
+        return self._members.training
 
     def exchange(self, exchange: Exchange) -> Iterator[ClientReply]:
         """Make one more exchange inside the round; yield good replies in client order.
@@ -200,7 +202,7 @@ class RoundStrategy(MethodContract):
     # ------------------------------------------------------------- for methods to override
 
     def drawn(self, phase: str) -> list[int]:
-        """Return the clients that take part in a phase, sorted."""
+        """Return the clients that take part in a phase, of those that train, sorted."""
         members, sampling = self.members(), self.sampling[phase]
         if phase != TRAIN or self.privacy is None:
             if phase == TRAIN:
@@ -379,8 +381,9 @@ class RoundStrategy(MethodContract):
         counting = self.counting(EVALUATE)
         with buffers_declared(self._buffers):
             for reply in self.passed(reader, replies, EVALUATE):
-                through(counting, reply)
-        report.num_asked = len(reader.exchange.client_ids)
+                is_new = reply.client_id in self._members.evaluation_only
+                through(self.counting(NEW) if is_new else counting, reply)
+        self._count_asked(EVALUATE, reader.exchange)
         report.bytes_up += reader.bytes_up
         self.judge_first(reader)
         tell_replies("aggregate_evaluate", len(report.rows), report.num_asked)
@@ -399,11 +402,25 @@ class RoundStrategy(MethodContract):
         # In a loop of the app's own it is Flower's.
         self._grid = PromptGrid.around(grid)
         self._members = self.directory.wait(self._grid, max(self.min_available_nodes, 1))
+        if self._members.evaluation_only and (why := self._no_model_for_new()):
+            named = self._members.names
+            new = [str(named.get(k, k)) for k in sorted(self._members.evaluation_only)]
+            raise RunError(
+                f"clients that only evaluate ({one_line(', '.join(new), 80)}) cannot go "
+                f"with {type(self).__name__}: {why}: choose another method, or leave them "
+                "out"
+            )
         if arrays is not self._given:
             self._given, self._record = arrays, own_record(arrays)
             whole = to_arrays(self._record)
             self._infinite = InfiniteEntries(whole)
             self._arrays = self._infinite.without(whole) if self._infinite else whole
+
+    def _no_model_for_new(self) -> str:
+        """Return why a client that never trains has no model; empty if it has one."""
+        if self.values().get("personal-atoms"):
+            return "each client keeps atoms of its own"
+        return self.no_model_for_new()
 
     def _configure(self, phase: str, config: ConfigRecord) -> list[Message]:
         report = self.reports[phase] = PhaseReport(phase, self._members.names)
@@ -411,6 +428,11 @@ class RoundStrategy(MethodContract):
         self.metric_means[phase].begin(report)
         client_ids = self.drawn(phase)
         report.num_asked = len(client_ids)
+        new = sorted(self._members.evaluation_only) if phase == EVALUATE else []
+        if new:
+            self.reports[NEW] = PhaseReport(NEW, self._members.names, num_asked=len(new))
+            self.metric_means[NEW].begin(self.reports[NEW])
+            client_ids = sorted([*client_ids, *new])
         with buffers_declared(self._buffers):
             if phase == TRAIN:
                 exchange = self.train_exchange(self._arrays, client_ids)
@@ -424,11 +446,19 @@ class RoundStrategy(MethodContract):
             reader, messages = self._open(exchange, phase)
         reader.note(messages)
         self.pending[phase] = reader
-        report.num_asked = len(exchange.client_ids)
+        self._count_asked(phase, exchange)
         tell_sampled(phase, len(exchange.client_ids), self._members)
         # Shuffled, so that the first few that an app takes are not always the same.
         stream = numpy_stream(self.seed, f"order-{phase}", self.server_round)
         return [messages[place] for place in stream.permutation(len(messages))]
+
+    def _count_asked(self, phase: str, exchange: Exchange) -> None:
+        """Count the clients that an exchange of a phase asks, new ones by themselves."""
+        asked = set(exchange.client_ids)
+        new = len(asked & self._members.evaluation_only)
+        self.reports[phase].num_asked = len(asked) - new
+        if new:
+            self.reports[NEW].num_asked = new
 
     def _open(self, exchange: Exchange, phase: str) -> tuple[ReplyReader, list[Message]]:
         """Return the messages of an exchange and the reader for its replies."""

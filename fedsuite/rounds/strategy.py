@@ -17,7 +17,7 @@ from typing_extensions import override
 from fedsuite.core.errors import described
 from fedsuite.core.logs import ServerLogger, in_own_run, log_scope
 from fedsuite.messages.array_records import num_bytes, to_arrays
-from fedsuite.messages.records import EVALUATE, TRAIN
+from fedsuite.messages.records import EVALUATE, NEW, TRAIN
 from fedsuite.messages.statistics import buffers_declared, names_of_buffers
 from fedsuite.rounds.checkpoint import Checkpoint
 from fedsuite.rounds.events import Callback, RoundReport, RunState
@@ -164,6 +164,7 @@ def _run_round(
         num_rounds=state.num_rounds,
         train=strategy.reports.get(TRAIN),
         evaluate=strategy.reports.get(EVALUATE),
+        new=strategy.reports.get(NEW),
         server_metrics=dict(result.evaluate_metrics_serverapp.get(server_round, {})),
         method_metrics=dict(strategy.round_metrics),
         seconds=end_wall - wall,

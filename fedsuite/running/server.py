@@ -41,6 +41,7 @@ from fedsuite.messages import decomposition
 from fedsuite.messages.array_records import to_record
 from fedsuite.messages.records import Arrays
 from fedsuite.results.layout import (
+    CLIENT_NAMES,
     EXPERIMENT,
     FEDERATION,
     FEDERATION_VARIABLE,
@@ -48,6 +49,7 @@ from fedsuite.results.layout import (
     LEDGER,
     MANIFEST,
     MODEL_FACTS,
+    NEW_CLIENTS,
     PARTITION,
     RUN_FOLDER,
     read_manifest,
@@ -269,7 +271,8 @@ def build_strategy(experiment: Experiment, parts: ServerParts) -> FederatedStrat
             num_clients=data.num_clients,
             min_available_nodes=1,
             identity="registered" if own_nodes else "partition",
-            site_names=data.site_names,
+            site_names=parts.client_names,
+            evaluation_only=parts.evaluation_only,
             training_rows=data.rows_of_sites or parts.training_rows,
             source_hash=source_hash(),
             plug_ins=fingerprint(experiment.values),
@@ -441,6 +444,8 @@ def _new_folder(
         "experiment_fingerprint": experiment.fingerprint,
         "flwr_run_id": flwr_run_id,
         OWN_CODE: fingerprint(experiment.values),
+        **({CLIENT_NAMES: data.client_names} if data.client_names else {}),
+        **({NEW_CLIENTS: sorted(data.evaluation_only)} if data.evaluation_only else {}),
         **facts,
     }
     if federation := os.environ.get(FEDERATION_VARIABLE):

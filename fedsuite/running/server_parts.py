@@ -47,6 +47,10 @@ class ServerParts:
         Names of the arrays that are buffers of the networks.
     training_rows
         Client to its number of training rows, where the server divides the data.
+    client_names
+        Names of the clients in order; empty where they have none.
+    evaluation_only
+        Clients that never train, as far as the server knows.
     """
 
     groups: ParameterGroups | None = None
@@ -56,6 +60,8 @@ class ServerParts:
     num_classes: int = 0
     buffers: frozenset[str] = frozenset()
     training_rows: Mapping[int, int] = field(default_factory=dict)
+    client_names: tuple[str, ...] = ()
+    evaluation_only: frozenset[int] = frozenset()
 
     @property
     def public_rows(self) -> int:
@@ -96,6 +102,8 @@ def server_parts(
         data.num_classes,
         networks.buffers if networks else buffer_names(model),
         {} if experiment["sites"] else dict(enumerate(_sizes(data))),
+        data.client_names,
+        data.evaluation_only,
     )
 
 

@@ -14,7 +14,7 @@ from flwr.clientapp import ClientApp
 from fedsuite.clients import load_client
 from fedsuite.clients.decomposition.filter_decomposition import DecomposedClient
 from fedsuite.core.column_scaling import ColumnScaling
-from fedsuite.core.errors import ConfigError, Refused
+from fedsuite.core.errors import ConfigError, Refused, RunError
 from fedsuite.core.keys import AUTO
 from fedsuite.core.least_recent import LeastRecent
 from fedsuite.core.logs import write_line
@@ -28,7 +28,7 @@ from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.messages.array_records import num_bytes
 from fedsuite.messages.decomposition import clients_take_part
-from fedsuite.messages.records import TRAINING_ROWS, Arrays
+from fedsuite.messages.records import EVALUATION_ONLY, TRAINING_ROWS, Arrays
 from fedsuite.models.arrays import buffer_names, load_arrays, model_arrays
 from fedsuite.models.assignment import experiment_networks
 from fedsuite.models.groups import parameter_groups
@@ -43,10 +43,12 @@ from fedsuite.training.attack_plan import AttackPlan, LyingClient, flipped
 from fedsuite.training.base import FederatedClient
 from fedsuite.training.fault_plan import FaultPlan, PlannedClient
 from fedsuite.training.loop import TrainingOptions, resolve_device
+from fedsuite.training.new_client import NewClient
 from fedsuite.training.scoring import Scoring, WholeTest
 from fedsuite.training.self_regularisation import LSROptions, SelfRegularisation
 from fedsuite.training.spill import SpillingMemory
 from fedsuite.training.store import ClientStore, FileStore, MemoryStore
+from fedsuite.training.told import told_of
 from fedsuite.training.upload_noise import UploadNoise
 from fedsuite.training.vision_transforms import check_augmentation
 
@@ -156,7 +158,7 @@ class Worker:
         validation, train = data.validation, data.train
         if self._attack.attack == "label-flip" and client_id in self._liars:
             train = flipped(train, self._data.num_classes)
-        client = self._client_class(
+        client = self._class_of(client_id, len(train))(
             self._initialised(client_id),
             self._on_device(train),
             self._on_device(data.test),
@@ -183,6 +185,26 @@ class Worker:
                 )
         return client if self._groups is None else DecomposedClient(client, self._groups)
 
+    def _class_of(self, client_id: int, num_rows: int) -> type[FederatedClient]:
+        """Return a client's class: one that never trains has nothing of its own.
+
+        It is scored with the shared model where the method gives others a private one, or
+        tunes it on rows that this client does not have.
+        """
+        strategy = self._experiment.strategy
+        if client_id not in self._data.evaluation_only or strategy.SCORED_MODEL == "shared":
+            return self._client_class
+        if strategy.SCORED_MODEL == "private":
+            return FederatedClient
+        if num_rows:
+            return self._client_class
+        if strategy.NO_GLOBAL_MODEL:
+            raise RunError(
+                f"client {client_id} has no training rows, by which this method would "
+                "make its model"
+            )
+        return FederatedClient
+
     def _open_sites(self) -> None:
         """Read the sites' data here before the first message needs them."""
         rehearsal = bool(self._experiment["site-dirs"])
@@ -208,6 +230,8 @@ class Worker:
     def participant(self, context: Context, client_id: int) -> Answering:
         """Return a client that lies and fails where the experiment plans so."""
         client = self.client(context, client_id)
+        if client_id in self._data.evaluation_only:
+            return NewClient(client, told_of(self._client_class))
         if client_id in self._liars:
             model = self._resident(self._networks.of_client[client_id]).model
             client = LyingClient(
@@ -236,7 +260,9 @@ class Worker:
         of_site: dict[str, Fact] = {}
         if self._site is not None and isinstance(self._data, SiteFederation):
             of_site[TRAINING_ROWS] = len(self._site_rows().train)
-            if self._data.needs_sums:
+            if self._data.never_trains(0):
+                of_site[EVALUATION_ONLY] = 1
+            elif self._data.needs_sums:
                 of_site |= told_sums(self._data.sums(0))
         return {**of_plug_ins, **of_public, **of_site, **self._column_fingerprint()}
 

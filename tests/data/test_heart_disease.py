@@ -146,3 +146,20 @@ def test_short_row_is_missing_cells(tmp_path: Path) -> None:
 def test_hospitals_are_in_the_order_of_the_files() -> None:
     assert HOSPITALS == ("cleveland", "hungarian", "switzerland", "va")
     assert SPEC.file_patterns == heart_disease.FILES
+
+
+def test_a_new_hospital_has_no_part_in_the_scaling(tmp_path: Path) -> None:
+    """The others' training rows have mean 0; with all four hospitals they have not."""
+    files.write_hearts(tmp_path)
+    rows = [files.heart_row(age=90, chol=500 + k, num=k % 2) for k in range(12)]
+    files.write_heart(tmp_path, "va", rows)
+    keys = {"dataset": "heart-disease", "data-dir": str(tmp_path), "num-clients": 4}
+    keys |= {"partitioner": "natural-id", "natural-ids": "each"}
+    means = {}
+    for named in ("", "va"):
+        data = load_federated_data({**keys, "evaluation-only": named}, seed=0)
+        assert data.client_names == HOSPITALS
+        others = [data.client(k).train.features.numpy()[:, 0] for k in range(3)]
+        means[named] = float(np.concatenate(others).astype(float).mean())
+    assert means["va"] == pytest.approx(0.0, abs=1e-6)
+    assert means[""] < -0.1

@@ -49,7 +49,7 @@ FORMS: dict[str, tuple[Any, str]] = {
         "return a plain tensor",
     ),
     "NaN": (SiteData(part(), part(features=torch.full((6, 3), float("nan")))), "hold NaN"),
-    "empty": (SiteData(part(), part(0)), "test part: no rows"),
+    "empty": (SiteData(part(0), part(0)), "no rows: give at least one"),
     "other width": (SiteData(part(), part(features=torch.rand(6, 4))), "shape (4,)"),
     "label below 0": (SiteData(part(labels=torch.full((6,), -1)), part()), "a label is"),
     "ids as lists": (
@@ -100,6 +100,24 @@ def test_other_forms_are_one_line(
             load(data, monkeypatch)
     assert reason in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("missing", [None, part(0)])
+@pytest.mark.parametrize("lacks", ["train", "test"])
+def test_a_site_may_lack_a_part_and_a_table_to_divide_may_not(
+    missing: Any, lacks: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fedsuite.data.site_loading as module
+
+    data = replace(SiteData(part(), part()), **{lacks: missing})
+    monkeypatch.setattr(module, "_load_adapter", lambda _: lambda *_: data)
+    site = Site("a", tmp_path, adapter="own:rows")
+    rows = module.load_site_data(site, TABLE, "standard", 0.5, 0.2)
+    assert len(rows.test) == (0 if lacks == "test" else 6)
+    assert bool(len(rows.train)) == (lacks == "test")
+    assert rows.train.features.shape[1:] == rows.test.features.shape[1:] == (3,)
+    with pytest.raises(DataError, match=r"(test|training) part: "):
+        load(data, monkeypatch)
 
 
 def load(data: Any, monkeypatch: pytest.MonkeyPatch) -> Any:

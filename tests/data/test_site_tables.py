@@ -18,9 +18,11 @@ from fedsuite.data.schema import TableSchema
 from fedsuite.data.site import Site, site_from_config
 from fedsuite.data.site_federation import check_site
 from fedsuite.data.site_loading import load_site_rows
+from fedsuite.data.site_parquet import read_files
 from fedsuite.data.site_statistics import federated_spec, site_statistics, statistics_lines
 from fedsuite.data.specs import DatasetSpec
 from fedsuite.data.table_at_home import at_home
+from fedsuite.data.table_files import read_table
 
 SCHEMA = TableSchema(
     ("age", "sex", "bp"), "died", ("no", "yes"), categories={"sex": ("01", "02")}
@@ -274,3 +276,40 @@ def test_columns_named_in_the_experiment_are_those_that_are_read(tmp_path: Path)
         first = rows.train.features[:, 0] < 90
         assert bool(first.all()) == (names == "age, bp")
         assert set(rows.train.labels.tolist()) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_a_declared_value_is_no_missing_one(suffix: str, tmp_path: Path) -> None:
+    """NA is a country among these, none among the numbers, and a class."""
+    schema = TableSchema(
+        ("age", "country"),
+        "answer",
+        ("None", "some"),
+        categories={"country": ("DE", "NA")},
+        missing="mean",
+    )
+    frame = pd.DataFrame(
+        {"age": ["30", "NA", "50", "60"], "country": ["NA", "DE", "NA", "DE"]}
+    )
+    frame["answer"] = ["None", "some", "some", "None"]
+    if suffix == "parquet":
+        frame["age"] = [30.0, np.nan, 50.0, 60.0]
+        frame.to_parquet(tmp_path / "rows.parquet")
+    else:
+        frame.to_csv(tmp_path / "rows.csv", index=False)
+    file = tmp_path / f"rows.{suffix}"
+    spec = replace(
+        DATASETS["own-table"],
+        schema=schema,
+        input_shape=(3,),
+        num_classes=2,
+        label_column="answer",
+    )
+    arrays, *_ = read_files(Site("a", file, schema=schema), spec)
+    assert arrays["features"][:, 1:].tolist() == [[0, 1], [1, 0], [0, 1], [1, 0]]
+    assert np.isnan(arrays["features"][:, 0]).tolist() == [False, True, False, False]
+    assert arrays["labels"].tolist() == [0, 1, 1, 0]
+    inputs = schema.encoded(
+        read_table(file, texts=schema.categories, values=schema.declared_values())
+    )
+    assert inputs[:, 1:].tolist() == arrays["features"][:, 1:].tolist()

@@ -77,6 +77,7 @@ OTHERS: Mapping[str, tuple[Value, ...]] = {
     "dp-epsilon-max": (0.1, 1000.0),
     "early-stop-metric": ("clients_trained",),
     "early-stop-patience": (1,),
+    "evaluation-only": ("1",),
     "fedfv-alpha": (1.0,),
     "fedpara-gamma": (1.0,),
     "personal-epochs": (2,),

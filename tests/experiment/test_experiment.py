@@ -333,6 +333,7 @@ def other_value(name, value):
         return OTHER_VALUES[name]
     told = {
         "site-rows": "1, 2, 3, 4, 5",
+        "evaluation-only": "1",
         "class-weights": "balanced",
         "scores": "macro-f1",
         "interval-ends": "100, 200",

@@ -42,6 +42,7 @@ GIVEN: Mapping[str, Any] = {
     "plug_ins": "a",
     "public_fingerprint": "a",
     "site_names": ("a", "b"),
+    "evaluation_only": (1,),
     "buffers": ("mask",),
     "contributions": {1: 0.5},
     "learning_rate": 0.25,

@@ -37,6 +37,7 @@ NO_PATHS = {
     "columns": "names of columns, which a site compares with its own",
     "discriminator-widths": "numbers",
     "early-stop-metric": "name of a metric",
+    "evaluation-only": "names or numbers of clients",
     "metrics-host": "address, on the server",
     "picture-classes": "names of classes",
     "plug-ins": "names of packages",

@@ -110,7 +110,10 @@ def _is_table(data: Any) -> bool:
 
 def _read(file: Path, facts: ModelFacts) -> Any:
     """Return a file's table, as the training's files were read."""
-    return read_table(file, texts=facts.schema.categories if facts.schema else ())
+    schema = facts.schema
+    if schema is None:
+        return read_table(file)
+    return read_table(file, texts=schema.categories, values=schema.declared_values())
 
 
 def _of_table(

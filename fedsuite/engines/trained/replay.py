@@ -6,7 +6,6 @@ the checkpoint names. So what a method does to give a client its model, it does 
 method is written twice.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
@@ -17,7 +16,7 @@ from torch import nn
 from typing_extensions import override
 
 from fedsuite.clients.decomposition.filter_decomposition import DecomposedClient
-from fedsuite.core.errors import RunError
+from fedsuite.core.errors import RunError, one_line
 from fedsuite.core.keys import AUTO
 from fedsuite.core.logs import log_scope, write_line
 from fedsuite.data import ClientData, Split
@@ -28,7 +27,7 @@ from fedsuite.experiment.data_and_models import federated_data, network_model
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.messages.array_records import to_record
-from fedsuite.messages.records import EVALUATE, Request, unpack_requests
+from fedsuite.messages.records import EVALUATE, NEW, Request, unpack_requests
 from fedsuite.results.reader import Client, Run
 from fedsuite.results.writer import CHECKPOINTS, STATE
 from fedsuite.rounds.checkpoint import Checkpoint, load_latest
@@ -55,7 +54,7 @@ def client_model(run: Run, client: Client) -> nn.Module:
     run
         The run.
     client
-        The client's number, or its name where clients are sites.
+        The client's name, where clients have names, or its number.
 
     Raises
     ------
@@ -63,7 +62,7 @@ def client_model(run: Run, client: Client) -> nn.Module:
         If there is no such client, or what its model needs is not here.
     """
     experiment = experiment_of(run.path)
-    client_id = client_number(experiment, client)
+    client_id = client_number(run, experiment, client)
     checkpoint = _last_checkpoint(run.path, experiment)
     with flower_identity(), log_scope(run=run.path.name):
         request = _evaluation(experiment, checkpoint, client_id)
@@ -85,17 +84,21 @@ def client_model(run: Run, client: Client) -> nn.Module:
     return model.cpu()
 
 
-def client_number(experiment: Experiment, client: Client) -> int:
-    """Return a client's number; RunError for one that the run does not have."""
-    names = [n.strip() for n in str(experiment["sites"]).split(",") if n.strip()]
+def client_number(run: Run, experiment: Experiment, client: Client) -> int:
+    """Return a client's number; RunError for one that the run does not have.
+
+    A text is a name first; what is no name may be a number.
+    """
+    names = run.client_names
     known = [*names, *map(str, range(experiment.num_clients))]
     if str(client) not in known:
-        of_names = f", or {', '.join(names)}" if names else ""
+        of_names = f", or {one_line(', '.join(names))}" if names else ""
         raise RunError(
             f"client {client!r:.60}: this run's clients are 0 to "
             f"{experiment.num_clients - 1}{of_names}"
         )
-    return names.index(str(client)) if str(client) in names else int(client)
+    is_name = isinstance(client, str) and client in names
+    return names.index(str(client)) if is_name else int(client)
 
 
 def _last_checkpoint(folder: Path, experiment: Experiment) -> Checkpoint:
@@ -191,10 +194,12 @@ def _compare(
     participant: FederatedClient | DecomposedClient,
 ) -> None:
     """Say so where the model's accuracy is not the one that the run recorded."""
-    recorded: Mapping[Client, float] = run.client_values(EVALUATE, "accuracy", server_round)
+    recorded: dict[Client, float] = {}
+    for phase in (EVALUATE, NEW):
+        recorded |= run.client_values(phase, "accuracy", server_round)
     inner = participant.client if isinstance(participant, DecomposedClient) else participant
     mine = evaluate_model(model, inner.test_data)[1]
-    noted = recorded.get(client, recorded.get(inner.client_id))
+    noted = recorded.get(run.named(inner.client_id))
     if noted is not None and abs(noted - mine) > _SAME:
         write_line(
             f"client {client}: this model's accuracy on the client's test rows is "

@@ -7,6 +7,7 @@ from statistics import fmean
 
 from fedsuite.core.metrics import fairness_report, is_accuracy
 from fedsuite.data.federated import FederatedData
+from fedsuite.messages.records import NEW
 from fedsuite.results import paired
 from fedsuite.results.compare import Comparison, Spread, compare, table_lines
 from fedsuite.results.groups import SEED, Group, group_runs
@@ -316,11 +317,14 @@ def key_table(comparison: Comparison) -> list[Table]:
 def client_table(rows: ClientRows) -> Table:
     """Return the clients with their last numbers, the worst served first."""
     score = rows.score
-    columns = [(p, name) for p in ("evaluate", "train") for name in rows.columns(p)]
+    phases = ("evaluate", NEW, "train")
+    columns = [(phase, name) for phase in phases for name in rows.columns(phase)]
     columns.sort(key=lambda item: item != ("evaluate", score.column))
     scores = {client: score.gain(value) for client, value in rows.scores().items()}
     ordered = sorted(rows.names, key=lambda c: (scores.get(c, math.inf), str(c)))
     note = "The last row of each client. A heading sorts by its column."
+    if rows.last.get(NEW):
+        note += " Clients with numbers under new have never trained."
     if len(ordered) > MOST_CLIENTS:
         half = MOST_CLIENTS // 2
         note += (

@@ -210,7 +210,7 @@ class DriftStrategy(CorrectedStrategy):
 
     def _ask_for_sizes(self) -> None:
         """Ask members for their numbers of examples while one is unknown."""
-        present = sorted(self._members.nodes)
+        present = [k for k in self.members() if k in self._members.nodes]
         if all(client_id in self._sizes for client_id in present):
             return
         for reply in self.exchange(Exchange(COUNT_EXAMPLES, present)):

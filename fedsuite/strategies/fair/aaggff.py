@@ -128,7 +128,7 @@ class AAggFF(ShareRatio, LossStrategy):
 
     @override
     def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:
-        self._admit(self._members.client_ids)
+        self._admit(self.members())
         position = {client_id: index for index, client_id in enumerate(self._clients)}
         answered = [position[reply.client_id] for reply in replies]
         responses = normal_responses(self.losses_of(replies))

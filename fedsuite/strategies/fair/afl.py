@@ -66,7 +66,7 @@ class AFL(ShareRatio, LossStrategy):
 
     @override
     def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:
-        self._admit(self._members.client_ids)
+        self._admit(self.members())
         answered = [reply.client_id for reply in replies]
         old = np.array([self._lambda[client_id] for client_id in answered])
         new = ascend(old, self.losses_of(replies), self.afl_step)
