@@ -17,7 +17,7 @@ from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import Value
 from fedsuite.core.logs import ServerLogger
 from fedsuite.core.rules import Rule
-from fedsuite.core.settings import Declaring, given, state
+from fedsuite.core.settings import Declared, given, state
 from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import (
     ARRAYS,
@@ -286,7 +286,7 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
     def begin_afresh(self) -> None:
         """Forget what earlier rounds have left; the keywords stay."""
         for declared in (self.layer, self):
-            if not isinstance(declared, Declaring):
+            if not isinstance(declared, Declared):
                 continue
             for member in fields(declared):
                 if not member.init and callable(member.default_factory):
