@@ -402,7 +402,7 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
         """Return the metrics of a reply that steer the model, beside its size.
 
         Nothing else in the metrics may: what a client says of itself moves its share within
-        :class:`~fedsuite.rounds.average_keys.ShareRatio`, and is finite or not used.
+        :func:`~fedsuite.rounds.round_settings.share_ratio_key`, and is finite or not used.
         """
         return ()
 
@@ -432,7 +432,7 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
     def neutral_weight_of(self, reply: ClientReply) -> float:
         """Return a reply's weight if no client claimed anything but its size.
 
-        A method whose class has :class:`~fedsuite.rounds.average_keys.ShareRatio` grants no
+        A method with :func:`~fedsuite.rounds.round_settings.share_ratio_key` grants no
         client more than so many times the share that these weights give.
         """
         return reply.num_examples

@@ -41,12 +41,12 @@ from fedsuite.rounds.kinds import Kind
 from fedsuite.rounds.membership import Directory, Members
 from fedsuite.rounds.metric_means import MetricMeans
 from fedsuite.rounds.never_negative import NeverNegative
-from fedsuite.rounds.privacy_rules import PrivacyKeys
 from fedsuite.rounds.quorum import Quorum, QuorumMissed
 from fedsuite.rounds.recovery import Kept, Recovery
 from fedsuite.rounds.remarks import Remarks
 from fedsuite.rounds.report import FAILED, PhaseReport
 from fedsuite.rounds.requests import completed, repeating, steering, with_infinite
+from fedsuite.rounds.round_settings import PRIVACY_KEYS
 from fedsuite.rounds.server_optimizer import ServerOptimizer
 from fedsuite.rounds.stage import Stage, State
 from fedsuite.rounds.telling import tell_replies, tell_sampled, tell_settings
@@ -69,7 +69,7 @@ class RoundStrategy(MethodContract):
     SET_ONCE: ClassVar[Sequence[str]] = (
         *("identity", "site_names", "layer"),
         *("source_hash", "plug_ins", "public_fingerprint"),
-        *(key.argument for key in PrivacyKeys.KEYS),
+        *(key.argument for key in PRIVACY_KEYS),
     )
 
     def __post_init__(self) -> None:

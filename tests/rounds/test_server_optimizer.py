@@ -13,7 +13,8 @@ from fedsuite.core.errors import ConfigError
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.messages.records import Arrays
 from fedsuite.messages.statistics import is_statistic
-from fedsuite.rounds.server_optimizer import ServerOptimizer, ServerOptimizerKeys
+from fedsuite.rounds.round_settings import RoundSettings
+from fedsuite.rounds.server_optimizer import ServerOptimizer
 from fedsuite.strategies.averaging.fedavg import FedAvg
 from fedsuite.workarounds.identity import flower_identity
 from tests.helpers import FULL_STEP, TamperingGrid, final_bits, matrix_app, run
@@ -23,7 +24,7 @@ SECOND = np.array([0.05, 0.0])
 
 
 def optimizer(**keys: Any) -> ServerOptimizer:
-    return ServerOptimizer(ServerOptimizerKeys(**keys))
+    return ServerOptimizer(RoundSettings(**keys))
 
 
 def momentum(factor: float) -> ServerOptimizer:
