@@ -19,8 +19,7 @@ from fedsuite.core.errors import RunError
 from fedsuite.core.keys import AUTO, Value
 from fedsuite.core.own_process import cores
 from fedsuite.core.progress import counted
-from fedsuite.engines.grid import GridHere
-from fedsuite.engines.nodes import FIRST_NODE, node_context
+from fedsuite.engines.grid import FIRST_NODE, GridHere, node_context
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.messages.records import failures_in, num_clients_in

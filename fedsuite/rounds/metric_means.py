@@ -119,7 +119,8 @@ class MetricMeans(Stage):
             rows = [{"value": value, "weight": weight} for value, weight in held]
             if len(rows) == len(self._weights):  # a mean is of all, as of other metrics
                 named[name] = mean_metrics(rows, "weight")["value"]
-        return MetricRecord({**named, **self._list_means()})
+        lists = self._list_means() if self._lists else {}
+        return MetricRecord({**named, **lists})
 
     def _list_means(self) -> dict[str, list[float]]:
         weights = np.array(self._weights)

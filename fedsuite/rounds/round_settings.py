@@ -211,6 +211,11 @@ class RoundSettings(Declared):
     )
 
     @property
+    def has_server_optimizer(self) -> bool:
+        """Whether the model moves by more than the method's own step."""
+        return self.server_optimizer != "sgd" or self.server_momentum > 0
+
+    @property
     def share_ratio(self) -> float:
         """How many times the share of its size a client may have, whatever it claims.
 

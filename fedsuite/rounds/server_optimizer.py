@@ -127,21 +127,13 @@ class ServerOptimizer(Stage):
         self.moments: dict[str, Moments] = {}
         self._next: dict[str, Moments] = {}
 
-    @property
-    def is_on(self) -> bool:
-        """Whether the model moves by anything else than the method's own step."""
-        return self.keys.server_optimizer != "sgd" or self.keys.server_momentum > 0
-
     @override
     def ask(self, exchange: Exchange) -> Exchange:
-        if self.is_on:
-            check_one_model(exchange)
+        check_one_model(exchange)
         return exchange
 
     @override
     def step(self, old: Arrays, new: Arrays) -> Arrays:
-        if not self.is_on:
-            return new
         moved: Arrays = {}
         self._next = {}
         for name, array in new.items():

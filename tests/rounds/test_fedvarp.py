@@ -188,7 +188,6 @@ def test_methods_without_a_shared_model_are_refused(stage: Stage) -> None:
     ):
         with pytest.raises(ConfigError, match="choose another method"):
             stage.ask(exchange)
-        ServerOptimizer(RoundSettings()).ask(exchange)
 
 
 def digits_run(folder: Path, name: str, **changes: Any) -> Any:
@@ -203,11 +202,12 @@ def model_of(path: Path) -> bytes:
 
 def test_keys_reach_the_strategy() -> None:
     plain = build_strategy(Experiment.from_values(DIGITS), ServerParts(SOME_GROUPS))
-    assert not plain.optimizer.is_on and not plain.corrections
+    assert not plain.step_stages
     given_keys = {**DIGITS, "server-momentum": 0.9, "fedvarp": True}
     strategy = build_strategy(Experiment.from_values(given_keys), ServerParts(SOME_GROUPS))
-    assert strategy.optimizer.keys.server_momentum == 0.9
-    assert [stage.name for stage in strategy.corrections] == ["fedvarp"]
+    optimizer, memory = strategy.step_stages
+    assert isinstance(optimizer, ServerOptimizer) and isinstance(memory, UpdateMemory)
+    assert optimizer.keys.server_momentum == 0.9
     with pytest.raises(ConfigError, match="key server-momentum"):
         Experiment.from_values({**DIGITS, "server-momentum": 1.5})
 

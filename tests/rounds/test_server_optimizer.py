@@ -61,14 +61,6 @@ def test_momentum_by_hand() -> None:
     assert seen == [11.0, 12.5, 11.25]
 
 
-def test_momentum_zero_hands_on_what_the_method_made() -> None:
-    new = scalar(2.0)
-    server = momentum(0.0)
-    assert server.step(scalar(1.0), new) is new
-    server.counted()
-    assert server.moments == {}
-
-
 def test_a_step_that_does_not_count_leaves_no_velocity() -> None:
     server = momentum(0.5)
     server.step(scalar(0.0), scalar(np.inf))
