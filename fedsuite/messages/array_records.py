@@ -200,7 +200,11 @@ Record = TypeVar("Record", ArrayRecord, ConfigRecord, MetricRecord, RecordDict)
 
 
 def filled(record: Record, entries: Mapping[str, Any]) -> Record:
-    """Put entries of the right types into a record, and return it."""
+    """Put entries of the right types into a record at once, and return it.
+
+    Flower checks the type of each entry, which takes a microsecond (flwr 1.39 to 1.42):
+    most of what a small reply costs. To delete when it fills a record in one step.
+    """
     content = record.__dict__.get("_data")
     if type(content) is dict:
         content.update(entries)

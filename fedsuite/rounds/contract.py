@@ -44,8 +44,7 @@ from fedsuite.rounds.legacy_server import (
     missing,
 )
 from fedsuite.rounds.membership import Identity, Sampling
-from fedsuite.rounds.metric_means import MetricsFn
-from fedsuite.rounds.report import PhaseReport
+from fedsuite.rounds.report import MetricsFn, PhaseReport
 from fedsuite.rounds.round_settings import RoundSettings
 from fedsuite.rounds.rules import of_declarations, rules_of
 from fedsuite.rounds.validation import ClientReply, Expected, spec_of

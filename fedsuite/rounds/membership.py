@@ -15,8 +15,7 @@ from fedsuite.core.errors import RunError, one_line
 from fedsuite.core.logs import ServerLogger, in_own_run, write_line
 from fedsuite.core.rng import numpy_stream
 from fedsuite.messages.records import HELLO, TRAINING_ROWS, ConfigValue
-from fedsuite.rounds.column_means import ColumnMeans
-from fedsuite.rounds.greeting import OwnSide, SiteColumns, facts_of, names_of
+from fedsuite.rounds.greeting import ColumnMeans, OwnSide, SiteColumns, facts_of, names_of
 from fedsuite.rounds.validation import LARGEST_COUNT
 from fedsuite.workarounds.sending import REFUSED
 

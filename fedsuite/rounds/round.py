@@ -38,12 +38,11 @@ from fedsuite.rounds.guard import BELIEVED, BELIEVED_COUNT, Guard, Limit
 from fedsuite.rounds.infinite_entries import InfiniteEntries, all_finite
 from fedsuite.rounds.kinds import Kind
 from fedsuite.rounds.membership import Directory, Members
-from fedsuite.rounds.metric_means import MetricMeans
 from fedsuite.rounds.never_negative import NeverNegative
 from fedsuite.rounds.quorum import Quorum, QuorumMissed
 from fedsuite.rounds.recovery import Kept, Recovery
 from fedsuite.rounds.remarks import Remarks, tell_replies, tell_sampled, tell_settings
-from fedsuite.rounds.report import FAILED, PhaseReport
+from fedsuite.rounds.report import FAILED, MetricMeans, PhaseReport
 from fedsuite.rounds.requests import (
     CLIPPING_NORM,
     check_exchange,
@@ -99,8 +98,7 @@ class RoundStrategy(MethodContract):
         self.update_norms = UpdateNorms()
         self.guard = Guard(tell=self.remarks.bounded)
         self.metric_means = {phase: MetricMeans(phase) for phase in (TRAIN, EVALUATE)}
-        # What has a say in the server's step beside the method, by name, once it was on.
-        self._step_memory: dict[str, Stage] = {}
+        # What has a say in the server's step beside the method.
         self.step_stages: tuple[Stage, ...] = ()
         self.judge = Quorum()
         self.recovery = Recovery()
@@ -148,15 +146,16 @@ class RoundStrategy(MethodContract):
         for phase, function in zip((TRAIN, EVALUATE), functions, strict=True):
             self.metric_means[phase].function = function
             self.metric_means[phase].weight_key = self.weighted_by_key
-        memory, on = self._step_memory, list[Stage]()
+        # What is on keeps what it remembers; what is off is not there.
+        known, on = {type(stage): stage for stage in self.step_stages}, list[Stage]()
         if self.has_server_optimizer:
-            on.append(memory.setdefault("optimizer", ServerOptimizer(self)))
+            on.append(known.get(ServerOptimizer) or ServerOptimizer(self))
         if self.buffers is None:
             # The network is unknown: see NeverNegative.
-            on.append(memory.setdefault("never-negative", NeverNegative()))
+            on.append(known.get(NeverNegative) or NeverNegative())
         if self.fedvarp:
-            fedvarp = UpdateMemory(lambda: len(self.members()))
-            on.append(memory.setdefault("fedvarp", fedvarp))
+            fedvarp = known.get(UpdateMemory)
+            on.append(fedvarp or UpdateMemory(lambda: len(self.members())))
         self.step_stages = tuple(on)
         self.judge.needed = self.quorum
         self.judge.max_failed_rounds = self.max_failed_rounds
