@@ -78,20 +78,24 @@ from fedsuite.rounds.all_replies import (
     examples_of,
     metric_of,
 )
-from fedsuite.rounds.average_keys import ShareRatio, share_ratio_key
 from fedsuite.rounds.declaration import (
     NO_COMMON_STEP,
     NO_MODEL_BACK,
     NO_WHOLE_MODEL,
     OWN_RULE,
+    UNARGUED,
     ClientNeeds,
     MethodDeclaration,
     NeededMetric,
+    Release,
     ScoredModel,
 )
 from fedsuite.rounds.exchange import NO_REPLY, Exchange, Rejection, ReplyReader
-from fedsuite.rounds.privacy_rules import UNARGUED, Release
-from fedsuite.rounds.round_settings import ServerRate
+from fedsuite.rounds.round_settings import (
+    SHARES_OF_PAPERS,
+    server_rate_key,
+    share_ratio_key,
+)
 from fedsuite.rounds.strategy import FederatedStrategy
 from fedsuite.rounds.updates import (
     client_updates,
@@ -159,6 +163,7 @@ __all__ = [
     "SERVER_OUTPUTS",
     "SERVER_ROUND",
     "SHARES",
+    "SHARES_OF_PAPERS",
     "SIMILARITIES",
     "STATISTICS",
     "TRAIN",
@@ -188,8 +193,6 @@ __all__ = [
     "RunError",
     "ScoredModel",
     "ServerLogger",
-    "ServerRate",
-    "ShareRatio",
     "Unless",
     "Value",
     "Vector",
@@ -214,6 +217,7 @@ __all__ = [
     "packed_size",
     "parameter_names",
     "part",
+    "server_rate_key",
     "share_ratio_key",
     "spec_of",
     "state",

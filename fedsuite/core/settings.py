@@ -248,10 +248,11 @@ def _entry(member: Field[Any], known: Key | None) -> str:
     return f"{member.name} : {kind}{default}\n{body}"
 
 
-class Declaring:
+@dataclass_transform(kw_only_default=True, field_specifiers=(key, given, part, state))
+class Declared:
     """A class whose constructor, keys and docs are made from its annotated fields.
 
-    Its two kinds are :class:`Declared` and, frozen, :class:`Settings`.
+    It may be of any kind, such as a strategy; :class:`Settings` are frozen ones.
     A subclass may have a constructor of its own, which calls ``super().__init__``.
 
     Attributes
@@ -271,9 +272,10 @@ class Declaring:
     _FROZEN: ClassVar[bool] = False
     _MADE: ClassVar[bool]
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, frozen: bool = False) -> None:
         super().__init_subclass__()
-        own, frozen, makes_init = _own_fields(cls), cls._FROZEN, _inherits_made(cls)
+        frozen = cls._FROZEN = frozen or cls._FROZEN
+        own, makes_init = _own_fields(cls), _inherits_made(cls)
         lost = [name for name in own if isinstance(vars(cls).get(name), Field)]
         if lost and not makes_init and "__init__" not in vars(cls):
             raise TypeError(
@@ -359,15 +361,8 @@ class Declaring:
         }
 
 
-@dataclass_transform(kw_only_default=True, field_specifiers=(key, given, part, state))
-class Declared(Declaring):
-    """A class of any kind, such as a strategy, with declared fields."""
-
-
 @dataclass_transform(
     kw_only_default=True, frozen_default=True, field_specifiers=(key, given, part, state)
 )
-class Settings(Declaring):
+class Settings(Declared, frozen=True):
     """Keys that belong together, such as those of local training, as one frozen object."""
-
-    _FROZEN: ClassVar[bool] = True

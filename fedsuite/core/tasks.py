@@ -6,7 +6,7 @@ better. All else follows: columns of ``clients.jsonl`` and ``rounds.jsonl``, com
 choices of models, and the table of ``docs/how-to/tasks_and_scores.md``.
 
 This module declares, and imports neither torch nor scikit-learn. The file that
-:attr:`Task.module` names computes; :mod:`fedsuite.training.tasks` says what it holds.
+:attr:`Task.module` names computes; :mod:`fedsuite.training.loop` says what it holds.
 """
 
 import math
@@ -118,7 +118,7 @@ class Task:
     short
         The scores of ``scores = "auto"``.
     module
-        File that computes losses and scores; see :mod:`fedsuite.training.tasks`.
+        File that computes losses and scores; see :mod:`fedsuite.training.loop`.
     lists
         Further values of the key ``scores``, which are several numbers and no one score.
     """

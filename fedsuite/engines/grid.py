@@ -3,10 +3,12 @@
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 
-from flwr.app import Message, RecordDict
+from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run as FlowerRun
 from typing_extensions import override
+
+from fedsuite.core.keys import Value
 
 
 class GridHere(Grid):
@@ -73,3 +75,24 @@ class GridHere(Grid):
         ids = reply_to_message_ids if message_ids is None else message_ids
         wanted = list(self._replies) if ids is None else list(ids)
         return [self._replies.pop(key) for key in wanted if key in self._replies]
+
+
+FIRST_NODE = 1000
+"""Id of the first node."""
+
+
+def node_context(
+    node_id: int,
+    num_nodes: int,
+    run_config: dict[str, Value],
+    state: RecordDict | None = None,
+) -> Context:
+    """Return a ClientApp's context on a node of a local grid."""
+    partition = node_id - FIRST_NODE
+    return Context(
+        run_id=1,
+        node_id=node_id,
+        node_config={"partition-id": partition, "num-partitions": num_nodes},
+        state=state if state is not None else RecordDict(),
+        run_config=run_config,
+    )

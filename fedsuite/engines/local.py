@@ -19,12 +19,10 @@ from fedsuite.core.errors import RunError
 from fedsuite.core.keys import AUTO, Value
 from fedsuite.core.own_process import cores
 from fedsuite.core.progress import counted
-from fedsuite.engines.grid import GridHere
-from fedsuite.engines.nodes import FIRST_NODE, node_context
+from fedsuite.engines.grid import FIRST_NODE, GridHere, node_context
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.messages.records import failures_in, num_clients_in
-from fedsuite.messages.replies import Replies
 from fedsuite.results.layout import MANIFEST
 from fedsuite.results.writer import RunFolder
 from fedsuite.rounds.events import Callback
@@ -33,6 +31,7 @@ from fedsuite.running.worker import Worker, client_app_for, memory_store
 from fedsuite.training.app import Failures, reply_of_error
 from fedsuite.training.store import MemoryStore
 from fedsuite.workarounds.identity import flower_identity, set_message_id
+from fedsuite.workarounds.prompt_grid import Replies
 
 if TYPE_CHECKING:
     from fedsuite.engines.pool.workers import WorkerPool

@@ -19,7 +19,7 @@ from fedsuite.core.errors import ConfigError, Refused
 from fedsuite.core.keys import AUTO, Key, Value
 from fedsuite.core.registry import METHODS
 from fedsuite.core.rules import Rule, check_rules, rule_of_needs
-from fedsuite.core.settings import Declaring
+from fedsuite.core.settings import Declared
 from fedsuite.core.text import is_file_name, read_toml
 from fedsuite.data.data_settings import DataSettings
 from fedsuite.experiment.key_catalog import (
@@ -43,7 +43,7 @@ from fedsuite.strategies import load_strategy
 if TYPE_CHECKING:
     from fedsuite.rounds.strategy import FederatedStrategy
 
-Group = TypeVar("Group", bound=Declaring)
+Group = TypeVar("Group", bound=Declared)
 
 
 @dataclass(frozen=True)

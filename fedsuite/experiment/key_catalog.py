@@ -37,8 +37,7 @@ def shared_groups() -> dict[str, tuple[Key, ...]]:
     """Return the keys of every experiment, by subject."""
     from fedsuite.data import DataSettings
     from fedsuite.models.model_settings import ModelSettings
-    from fedsuite.rounds.privacy_rules import PrivacyKeys
-    from fedsuite.rounds.round_settings import RoundSettings
+    from fedsuite.rounds.round_settings import PRIVACY_KEYS, RoundSettings
     from fedsuite.training.attack_plan import AttackPlan
     from fedsuite.training.fault_plan import FaultPlan
     from fedsuite.training.loop import TrainingOptions
@@ -46,13 +45,13 @@ def shared_groups() -> dict[str, tuple[Key, ...]]:
     from fedsuite.training.self_regularisation import LSROptions
     from fedsuite.training.upload_noise import UploadNoise
 
-    of_rounds = (key for key in RoundSettings.KEYS if key not in PrivacyKeys.KEYS)
+    of_rounds = (key for key in RoundSettings.KEYS if key not in PRIVACY_KEYS)
     return {
         "run": (*RunSettings.KEYS, *of_rounds, *Scoring.KEYS),
         "data": DataSettings.KEYS,
         "model": ModelSettings.KEYS,
         "training": TrainingOptions.KEYS,
-        "privacy": PrivacyKeys.KEYS,
+        "privacy": PRIVACY_KEYS,
         "extras": (
             *LSROptions.KEYS,
             *UploadNoise.KEYS,

@@ -25,8 +25,13 @@ from typing import Any, TypeVar
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from fedsuite.messages.array_records import RecordError, to_arrays, to_record
-from fedsuite.messages.unchecked import filled, metric_record
+from fedsuite.messages.array_records import (
+    RecordError,
+    filled,
+    metric_record,
+    to_arrays,
+    to_record,
+)
 
 Arrays = dict[str, NDArray[Any]]
 """Named arrays in a fixed order, usually that of a model's ``state_dict``."""

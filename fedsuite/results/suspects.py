@@ -1,7 +1,7 @@
 """Clients that stand out over a run's rounds, the oddest first; often none does.
 
 Reads ``clients.jsonl``, which has what clients said, what they weighed and how long their
-updates were (:mod:`fedsuite.rounds.update_norms`), the events of replies that were refused,
+updates were (:mod:`fedsuite.rounds.changes`), the events of replies that were refused,
 bounded, or never came, and the sizes that the partition gives.
 
 A client is odd in a round by the strongest of these grounds, each from 0 to 1:

@@ -16,9 +16,8 @@ from typing_extensions import override
 from fedsuite.core.settings import given, state
 from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import LOSS_BEFORE, Arrays
-from fedsuite.rounds.declaration import ClientNeeds, NeededMetric
+from fedsuite.rounds.declaration import ClientNeeds, NeededMetric, Release
 from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.privacy_rules import Release
 from fedsuite.rounds.strategy import FederatedStrategy
 from fedsuite.rounds.validation import ClientReply
 

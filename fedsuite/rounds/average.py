@@ -17,17 +17,20 @@ from fedsuite.core.logs import ServerLogger
 from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import ARRAYS, Arrays
 from fedsuite.rounds.aggregation import WeightedMean, cast_like, weighted_mean
-from fedsuite.rounds.average_keys import AverageKeys, fewest_clients, liars_of, too_few
 from fedsuite.rounds.kinds import Kind
 from fedsuite.rounds.quorum import QuorumMissed
 from fedsuite.rounds.robust_rules import (
+    fewest_clients,
     geometric_median,
     krum_selection,
+    liars_of,
     mean_of,
     nearest_mixture,
+    too_few,
     trimmed_mean,
     weighted_median,
 )
+from fedsuite.rounds.round_settings import RoundSettings
 from fedsuite.rounds.simplex import capped_shares
 from fedsuite.rounds.updates import flatten, parameter_names, unflatten
 from fedsuite.rounds.validation import ClientReply
@@ -70,7 +73,7 @@ class Averaging:
         The keys, which the rules of :mod:`fedsuite.rounds.rules` have let pass.
     """
 
-    def __init__(self, keys: AverageKeys) -> None:
+    def __init__(self, keys: RoundSettings) -> None:
         self.aggregator = keys.aggregator
         self._share = keys.liars
         self._mix = keys.mix

@@ -36,8 +36,8 @@ from fedsuite.rounds.noised_mean import (
     multiplier_beside_count,
     system_gaussian,
 )
-from fedsuite.rounds.privacy_rules import PrivacyKeys
 from fedsuite.rounds.release_ledger import ReleaseLedger
+from fedsuite.rounds.round_settings import RoundSettings
 from fedsuite.rounds.stage import Stage, State
 from fedsuite.rounds.validation import ClientReply
 
@@ -68,7 +68,7 @@ class CentralPrivacy(Stage):
     name: ClassVar[str] = "privacy"
 
     def __init__(
-        self, keys: PrivacyKeys, seed: int, log_weights: LogWeights | None
+        self, keys: RoundSettings, seed: int, log_weights: LogWeights | None
     ) -> None:
         self._keys = keys
         self._seed = seed

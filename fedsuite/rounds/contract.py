@@ -17,7 +17,7 @@ from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import Value
 from fedsuite.core.logs import ServerLogger
 from fedsuite.core.rules import Rule
-from fedsuite.core.settings import Declaring, given, state
+from fedsuite.core.settings import Declared, given, state
 from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import (
     ARRAYS,
@@ -44,8 +44,7 @@ from fedsuite.rounds.legacy_server import (
     missing,
 )
 from fedsuite.rounds.membership import Identity, Sampling
-from fedsuite.rounds.metric_means import MetricsFn
-from fedsuite.rounds.report import PhaseReport
+from fedsuite.rounds.report import MetricsFn, PhaseReport
 from fedsuite.rounds.round_settings import RoundSettings
 from fedsuite.rounds.rules import of_declarations, rules_of
 from fedsuite.rounds.validation import ClientReply, Expected, spec_of
@@ -293,7 +292,7 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
     def begin_afresh(self) -> None:
         """Forget what earlier rounds have left; the keywords stay."""
         for declared in (self.layer, self):
-            if not isinstance(declared, Declaring):
+            if not isinstance(declared, Declared):
                 continue
             for member in fields(declared):
                 if not member.init and callable(member.default_factory):
@@ -409,7 +408,7 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
         """Return the metrics of a reply that steer the model, beside its size.
 
         Nothing else in the metrics may: what a client says of itself moves its share within
-        :class:`~fedsuite.rounds.average_keys.ShareRatio`, and is finite or not used.
+        :func:`~fedsuite.rounds.round_settings.share_ratio_key`, and is finite or not used.
         """
         return ()
 
@@ -439,7 +438,7 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
     def neutral_weight_of(self, reply: ClientReply) -> float:
         """Return a reply's weight if no client claimed anything but its size.
 
-        A method whose class has :class:`~fedsuite.rounds.average_keys.ShareRatio` grants no
+        A method with :func:`~fedsuite.rounds.round_settings.share_ratio_key` grants no
         client more than so many times the share that these weights give.
         """
         return reply.num_examples

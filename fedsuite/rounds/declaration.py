@@ -1,13 +1,11 @@
 """What a method declares of itself: its keys, and what its constructor must be given."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from fedsuite.core.keys import Key, Value
-from fedsuite.rounds.average_keys import AVERAGE_KEYS
-from fedsuite.rounds.privacy_rules import UNARGUED, Release
-from fedsuite.rounds.round_settings import RoundSettings
+from fedsuite.rounds.round_settings import AVERAGE_KEYS, RoundSettings
 
 Part = Literal["groups", "validation", "networks", "num_classes", "public", "public_rows"]
 """What a run can fill in; a strategy declares a field of that name with ``part``.
@@ -42,6 +40,35 @@ OWN_RULE: Mapping[str, str] = dict.fromkeys(
 )
 """What needs an average of models: a class that takes one by ``self.average`` says so by
 leaving it out of its own ``WITHOUT_EFFECT``."""
+
+
+@dataclass(frozen=True)
+class Release:
+    """What a round of a method releases, on which an epsilon is a promise.
+
+    Parameters
+    ----------
+    kind
+        ``mean``: the sum of the clients' clipped changes of one shared model, over a fixed
+        number; one client moves it by C at most. ``weighted``: their mean with weights that
+        each depend on one client's reply, up to a common factor; one client moves it by
+        2 C times the largest weight. ``refused``: something else.
+    why
+        Why that holds, or why the method is refused; a clause without a subject's name.
+    needs
+        Values of the method's own keys without which the weights are of another form.
+    """
+
+    kind: Literal["mean", "weighted", "refused"]
+    why: str
+    needs: Mapping[str, Value] = field(default_factory=dict)
+
+
+UNARGUED = Release(
+    "refused",
+    "its class does not say what a round of it releases: see PRIVACY in "
+    "fedsuite.rounds.declaration",
+)
 
 
 @dataclass(frozen=True)

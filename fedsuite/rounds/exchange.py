@@ -25,7 +25,6 @@ from fedsuite.messages.records import (
     failure_of,
     split_replies,
 )
-from fedsuite.messages.replies import once
 from fedsuite.rounds.kinds import ABSENT, Kind, kind_of_exception
 from fedsuite.rounds.membership import Members
 from fedsuite.rounds.validation import (
@@ -36,6 +35,7 @@ from fedsuite.rounds.validation import (
     spec_of,
     with_advice,
 )
+from fedsuite.workarounds.prompt_grid import once
 from fedsuite.workarounds.sending import REFUSED
 
 Wire = Literal["message", "numpy"]

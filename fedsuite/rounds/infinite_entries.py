@@ -54,9 +54,6 @@ class InfiniteEntries:
             # Messages of one network have its own names.
             self._own.setdefault(_OF_ONE_NETWORK.sub("", name, count=1), array)
 
-    def __bool__(self) -> bool:
-        return bool(self._own)
-
     def without(self, arrays: Arrays) -> Arrays:
         """Return the arrays with 0 in place of infinite entries."""
         held = ((name, array, self.held(name, array)) for name, array in arrays.items())

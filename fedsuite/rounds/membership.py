@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,13 +13,11 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from fedsuite.core.errors import RunError, one_line
-from fedsuite.core.logs import ServerLogger
+from fedsuite.core.logs import ServerLogger, in_own_run, write_line
 from fedsuite.core.rng import numpy_stream
 from fedsuite.messages.records import EVALUATION_ONLY, HELLO, TRAINING_ROWS, ConfigValue
-from fedsuite.rounds.column_means import ColumnMeans
-from fedsuite.rounds.greeting import OwnSide, SiteColumns, facts_of, names_of
+from fedsuite.rounds.greeting import ColumnMeans, OwnSide, SiteColumns, facts_of, names_of
 from fedsuite.rounds.validation import LARGEST_COUNT
-from fedsuite.rounds.waiting import Waiting
 from fedsuite.workarounds.sending import REFUSED
 
 Identity = Literal["node", "partition", "registered"]
@@ -150,6 +149,56 @@ class Sampling:
     def count(self, num_clients: int) -> int:
         """Return how many of so many clients take part."""
         return self.exactly or max(int(num_clients * self.fraction), self.least)
+
+
+AGAIN_S = 30.0
+"""Seconds after which a wait says again whom it waits for."""
+
+_POLL_SECONDS = 0.2
+
+
+class Waiting:
+    """A wait for nodes: what is lacking is told at once, when it changes, and now and then.
+
+    Parameters
+    ----------
+    timeout
+        Seconds to wait.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        self._deadline = time.monotonic() + timeout
+        self._told = ""
+        self._again = 0.0
+
+    @property
+    def over(self) -> bool:
+        """Whether the time is up."""
+        return time.monotonic() > self._deadline
+
+    def pause(self, connected: int, needed: int, lacking: str = "") -> None:
+        """Wait a moment.
+
+        Parameters
+        ----------
+        connected, needed
+            How many nodes are there, and how many are to be.
+        lacking
+            Who is lacking, where names are known.
+        """
+        words = (
+            f"Waiting for nodes to connect: {connected} connected (minimum required: "
+            f"{needed})."
+        )
+        words += f" Not yet: {lacking}." if lacking else ""
+        now = time.monotonic()
+        if words != self._told or now >= self._again:
+            self._told, self._again = words, now + AGAIN_S
+            if in_own_run():
+                write_line(words)
+            else:
+                logger.tell("%s", words)
+        time.sleep(_POLL_SECONDS)
 
 
 class Directory:
@@ -409,36 +458,29 @@ class Directory:
     def _wait_for_partitions(self, grid: Grid) -> Members:
         connected = sorted(grid.get_node_ids())
         # Most rounds nobody comes or goes, and clients may be very many.
+        num_clients = self.num_clients or self._num_partitions
         same = connected == self._known_nodes
-        if self._hosts and same and len(self._hosts.client_ids) == self._clients():
+        if self._hosts and same and len(self._hosts.client_ids) == num_clients:
             return self._hosts
         first = self._num_partitions == 0
         waiting = Waiting(self.timeout)
-        self._greet(grid, connected)
-        while not self._partitions or (
-            first and len(self._by_partition()) < self._expected()
-        ):
-            here = self._by_partition()
+        while True:
+            self._greet(grid, connected)
+            # A SuperNode that came back has a new node id.
+            here = {partition: node for node, partition in self._partitions.items()}
+            needed = max(self._num_partitions, 1)
+            if here and (len(here) >= needed or not first):
+                break
             away = [str(p) for p in range(self._num_partitions) if p not in here]
             lacking = f"partitions {', '.join(away)}" if away else ""
-            self._pause(waiting, len(here), self._expected(), lacking)
-            self._greet(grid, sorted(grid.get_node_ids()))
-        by_partition = self._by_partition()
-        nodes = Hosts(by_partition, self._num_partitions, self._clients())
+            self._pause(waiting, len(here), needed, lacking)
+            connected = sorted(grid.get_node_ids())
+        num_clients = self.num_clients or self._num_partitions
+        nodes = Hosts(here, self._num_partitions, num_clients)
         self._known_nodes = sorted(self._partitions)
-        clients = range(self._clients())
+        clients = range(num_clients)
         self._hosts = Members(clients, nodes, True, self._names, frozenset(self._new))
         return self._hosts
-
-    def _clients(self) -> int:
-        return self.num_clients or self._num_partitions
-
-    def _expected(self) -> int:
-        return max(self._num_partitions, 1)
-
-    def _by_partition(self) -> dict[int, int]:
-        # A SuperNode that came back has a new node id.
-        return {partition: node for node, partition in self._partitions.items()}
 
     def _greet(self, grid: Grid, connected: Sequence[int]) -> None:
         """Ask nodes that are new for their partition; forget nodes that are gone."""

@@ -1,5 +1,11 @@
-"""What is said of the replies to a phase's messages, in the log and in its report."""
+"""What is said of a round: in the log, in its report, and in somebody else's Flower app.
 
+The log and the report hear of each reply that is not used as it came. An app of Flower's
+hears what Flower's strategies tell; a run of fedsuite has its own words for it
+(:mod:`fedsuite.callbacks.progress`).
+"""
+
+import logging
 import math
 from collections.abc import Iterable
 from typing import ClassVar
@@ -7,15 +13,22 @@ from typing import ClassVar
 from typing_extensions import override
 
 from fedsuite.core.errors import one_line
-from fedsuite.core.logs import ServerLogger, log_scope
+from fedsuite.core.logs import ServerLogger, in_own_run, log_scope
 from fedsuite.core.metrics import is_accuracy
+from fedsuite.messages.records import (
+    EVALUATE,
+    TRAIN,
+)
+from fedsuite.rounds.contract import MethodContract
 from fedsuite.rounds.exchange import Exchange, Rejection, Unused
 from fedsuite.rounds.kinds import Kind
+from fedsuite.rounds.membership import Members
 from fedsuite.rounds.report import PhaseReport
 from fedsuite.rounds.stage import Stage
 from fedsuite.rounds.validation import ClientReply
 
 logger = ServerLogger(__name__)
+tell = logger.tell
 
 
 class Remarks(Stage):
@@ -113,3 +126,40 @@ def why_left_out(metric: str, number: float) -> str:
     fraction = is_accuracy(metric.replace("-", "_"))
     needed = "a fraction from 0 to 1" if fraction else "a number from 0"
     return f"{words}, where {needed} is expected"
+
+
+def tell_settings(strategy: MethodContract) -> None:
+    """Tell the settings of a strategy."""
+    name, needed = type(strategy).__name__, strategy.quorum
+    if in_own_run():
+        logging.getLogger(__name__).info(
+            "%s: seed %d, quorum %d", name, strategy.seed, needed
+        )
+        return
+    train, evaluate = strategy.sampling[TRAIN], strategy.sampling[EVALUATE]
+    tell("\t├──> Sampling (seed %d):", strategy.seed)
+    shares = train.fraction, evaluate.fraction
+    tell("\t│\t├── Fraction: train (%.2f) | evaluate (%.2f)", *shares)
+    tell("\t│\t├── Minimum nodes: train (%d) | evaluate (%d)", train.least, evaluate.least)
+    awaited = str(strategy.min_available_nodes)
+    if strategy.hosts_clients:
+        awaited = f"all ({awaited} has no effect with {strategy.identity!r})"
+    tell("\t│\t└── Minimum available nodes: %s", awaited)
+    tell("\t├──> Needed of clients: %s", strategy.NEEDS_OF_CLIENT.words)
+    tell("\t├──> Least number of good replies: %d", needed)
+    tell("\t└──> Keys in records:")
+    tell("\t\t├── Weighted by: '%s'", strategy.weighted_by_key)
+    tell("\t\t├── ArrayRecord key: '%s'", strategy.arrayrecord_key)
+    tell("\t\t└── ConfigRecord key: '%s'", strategy.configrecord_key)
+
+
+def tell_sampled(phase: str, sampled: int, members: Members) -> None:
+    """Tell how many were asked."""
+    who = "clients" if members.hosted else "nodes"
+    total = len(members.client_ids)
+    tell("configure_%s: Sampled %d %s (out of %d)", phase, sampled, who, total)
+
+
+def tell_replies(name: str, good: int, asked: int) -> None:
+    """Tell how many of those who were asked gave a reply that was used."""
+    tell("%s: Received %d results and %d failures", name, good, asked - good)

@@ -23,6 +23,7 @@ Distances are sums of squared differences, never of products: |x|^2 + |y|^2 - 2x
 that differ little is rounding. Sums avoid BLAS, whose bits depend on its threads.
 """
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -187,3 +188,30 @@ def _trimmed(points: Vector, weights: Vector, liars: int) -> Vector:
     shares = weights[order] / weights[order].sum(axis=0)
     mean: Vector = np.clip((shares * values).sum(axis=0), values[0], values[-1])
     return mean
+
+
+def liars_of(liars: float, num_clients: int) -> int:
+    """Return how many of a round's clients may lie."""
+    if liars >= 1:
+        return int(liars)
+    # A share of 0.2 of ten is two, not three for want of a last bit.
+    return math.ceil(liars * num_clients - 1e-9)
+
+
+def fewest_clients(aggregator: str, liars: int) -> int:
+    """Return the fewest clients that a rule works with."""
+    if aggregator == "mean":
+        return 1
+    return 2 * liars + (3 if aggregator == "multi-krum" else 1)
+
+
+def too_few(aggregator: str, liars: float, num_clients: int) -> str:
+    """Return why a round has too few clients for a rule; empty if it has enough."""
+    assumed = liars_of(liars, num_clients)
+    needed = fewest_clients(aggregator, assumed)
+    if num_clients >= needed:
+        return ""
+    return (
+        f"aggregator = {aggregator!r} needs {needed} clients in a round where {assumed} "
+        f"may lie, and there are {num_clients}"
+    )

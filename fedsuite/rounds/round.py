@@ -23,6 +23,7 @@ from fedsuite.messages.statistics import buffers_declared, names_of_buffers
 from fedsuite.messages.versions import version_name
 from fedsuite.rounds.average import HALF
 from fedsuite.rounds.central_privacy import CentralPrivacy
+from fedsuite.rounds.changes import UpdateNorms
 from fedsuite.rounds.contract import MethodContract
 from fedsuite.rounds.exchange import (
     Exchange,
@@ -33,24 +34,28 @@ from fedsuite.rounds.exchange import (
 from fedsuite.rounds.exchange_layer import ExchangeLayer
 from fedsuite.rounds.fedvarp import UpdateMemory
 from fedsuite.rounds.first_exchange import FirstExchanges
-from fedsuite.rounds.flower_clipping import CLIPPING_NORM, check_exchange, check_hello
-from fedsuite.rounds.gathering import gathered
 from fedsuite.rounds.guard import BELIEVED, BELIEVED_COUNT, Guard, Limit
 from fedsuite.rounds.infinite_entries import InfiniteEntries, all_finite
 from fedsuite.rounds.kinds import Kind
 from fedsuite.rounds.membership import Directory, Members
-from fedsuite.rounds.metric_means import MetricMeans
 from fedsuite.rounds.never_negative import NeverNegative
-from fedsuite.rounds.privacy_rules import PrivacyKeys
 from fedsuite.rounds.quorum import Quorum, QuorumMissed
 from fedsuite.rounds.recovery import Kept, Recovery
-from fedsuite.rounds.remarks import Remarks
-from fedsuite.rounds.report import FAILED, PhaseReport
-from fedsuite.rounds.requests import completed, repeating, steering, with_infinite
+from fedsuite.rounds.remarks import Remarks, tell_replies, tell_sampled, tell_settings
+from fedsuite.rounds.report import FAILED, MetricMeans, PhaseReport
+from fedsuite.rounds.requests import (
+    CLIPPING_NORM,
+    check_exchange,
+    check_hello,
+    completed,
+    gathered,
+    repeating,
+    steering,
+    with_infinite,
+)
+from fedsuite.rounds.round_settings import PRIVACY_KEYS
 from fedsuite.rounds.server_optimizer import ServerOptimizer
 from fedsuite.rounds.stage import Stage, State
-from fedsuite.rounds.telling import tell_replies, tell_sampled, tell_settings
-from fedsuite.rounds.update_norms import UpdateNorms
 from fedsuite.rounds.validation import ClientReply
 from fedsuite.workarounds.prompt_grid import PromptGrid
 
@@ -69,7 +74,7 @@ class RoundStrategy(MethodContract):
     SET_ONCE: ClassVar[Sequence[str]] = (
         *("identity", "site_names", "evaluation_only", "layer"),
         *("source_hash", "plug_ins", "public_fingerprint"),
-        *(key.argument for key in PrivacyKeys.KEYS),
+        *(key.argument for key in PRIVACY_KEYS),
     )
 
     def __post_init__(self) -> None:
@@ -95,10 +100,9 @@ class RoundStrategy(MethodContract):
         self.guard = Guard(tell=self.remarks.bounded)
         phases = (TRAIN, EVALUATE, NEW)
         self.metric_means = {phase: MetricMeans(phase) for phase in phases}
-        self.update_memory = UpdateMemory(lambda: len(self.members()))
-        self.optimizer = ServerOptimizer(self)
+        # What has a say in the server's step beside the method.
+        self.step_stages: tuple[Stage, ...] = ()
         self.judge = Quorum()
-        self.never_negative = NeverNegative()
         self.recovery = Recovery()
         self.privacy: CentralPrivacy | None = None
         if self.dp_noise_multiplier or self.target_epsilon:
@@ -121,7 +125,7 @@ class RoundStrategy(MethodContract):
         self._members = Members([], {})
         self._given = self._record = ArrayRecord()
         self._arrays: Arrays = {}
-        self._infinite = InfiniteEntries({})
+        self._infinite: InfiniteEntries | None = None
         self._buffers: Collection[str] = ()
         self._clipped_by_flower = False
         self._begun = False
@@ -144,6 +148,17 @@ class RoundStrategy(MethodContract):
         self.metric_means[EVALUATE].function = self.evaluate_metrics_aggr_fn
         for means in self.metric_means.values():
             means.weight_key = self.weighted_by_key
+        # What is on keeps what it remembers; what is off is not there.
+        known, on = {type(stage): stage for stage in self.step_stages}, list[Stage]()
+        if self.has_server_optimizer:
+            on.append(known.get(ServerOptimizer) or ServerOptimizer(self))
+        if self.buffers is None:
+            # The network is unknown: see NeverNegative.
+            on.append(known.get(NeverNegative) or NeverNegative())
+        if self.fedvarp:
+            fedvarp = known.get(UpdateMemory)
+            on.append(fedvarp or UpdateMemory(lambda: len(self.members())))
+        self.step_stages = tuple(on)
         self.judge.needed = self.quorum
         self.judge.max_failed_rounds = self.max_failed_rounds
 
@@ -153,19 +168,6 @@ class RoundStrategy(MethodContract):
         if counted and name in _ACCOUNTED:
             return "the account of epsilon stands on it"
         return super()._refusal(name)
-
-    @property
-    def corrections(self) -> tuple[Stage, ...]:
-        """What moves the clients' updates before the method sees them: FedVARP's memory."""
-        return (self.update_memory,) if self.fedvarp else ()
-
-    @property
-    def step_stages(self) -> tuple[Stage, ...]:
-        """What has a say in the server's step beside the method, of what is on."""
-        optimizers = (self.optimizer,) if self.optimizer.is_on else ()
-        # Whether the network is unknown: see NeverNegative.
-        guesses = (self.never_negative,) if self.buffers is None else ()
-        return (*optimizers, *guesses, *self.corrections)
 
     # ------------------------------------------------------------------- for methods to use
 
@@ -304,7 +306,11 @@ class RoundStrategy(MethodContract):
         if self._clipped_by_flower:
             check_hello(self.identity)
         one_model = self.trains_one_model() and self.privacy is None
-        self.recovery.begin(self._kept(server_round, arrays) if one_model else None)
+        kept = None
+        if one_model:
+            states = self._states(self._undone_with_the_model())
+            kept = Kept(server_round - 1, arrays, states, {})
+        self.recovery.begin(kept)
         travelling = self.layer.before_training(server_round, arrays)
         self._begin_round(server_round, travelling, grid)
         self.reports = {}
@@ -338,7 +344,8 @@ class RoundStrategy(MethodContract):
                 # One at a time: on the local engine each client trains now.
                 for delivered in self.delivered(reader, replies):
                     for reply in through(counting, delivered):
-                        self._infinite.note(reply.infinite)
+                        if self._infinite is not None:
+                            self._infinite.note(reply.infinite)
                         take(reply)
                 report.num_asked = self.num_asked(reader)
                 self.judge_first(reader)
@@ -413,8 +420,10 @@ class RoundStrategy(MethodContract):
         if arrays is not self._given:
             self._given, self._record = arrays, own_record(arrays)
             whole = to_arrays(self._record)
-            self._infinite = InfiniteEntries(whole)
-            self._arrays = self._infinite.without(whole) if self._infinite else whole
+            self._arrays, self._infinite = whole, None
+            if not all(map(all_finite, whole.values())):
+                self._infinite = InfiniteEntries(whole)
+                self._arrays = self._infinite.without(whole)
 
     def _no_model_for_new(self) -> str:
         """Return why a client that never trains has no model; empty if it has one."""
@@ -477,7 +486,7 @@ class RoundStrategy(MethodContract):
             self.start_versions = dict(self.client_versions)
         keys = self.record_keys()
         messages = build_messages(
-            with_infinite(exchange, self._infinite),
+            exchange if self._infinite is None else with_infinite(exchange, self._infinite),
             members,
             self.wire,
             group_id,
@@ -548,7 +557,7 @@ class RoundStrategy(MethodContract):
         if new is None:
             self.discarded()
             return None
-        whole = self._infinite.of_new_model(new) if self._infinite else new
+        whole = new if self._infinite is None else self._infinite.of_new_model(new)
         self.counted(whole)
         return whole
 
@@ -577,11 +586,6 @@ class RoundStrategy(MethodContract):
         logger.warning("round %d: %s", self.server_round, story)
         self.restore_states(kept.states)
         self.round_metrics["went_back_to"] = float(kept.server_round)
-
-    def _kept(self, server_round: int, arrays: ArrayRecord) -> Kept:
-        """Return what the server has before a round, to go back to."""
-        states = self._states(self._undone_with_the_model())
-        return Kept(server_round - 1, arrays, states, {})
 
     # ------------------------------------------------------------------------- checkpoints
 

@@ -1,14 +1,171 @@
-"""The keys of every round on the server, and those that many methods share."""
+"""The keys of every round on the server, and those that several methods share."""
 
+import math
+from typing import Any, Literal
+
+from fedsuite.core.keys import Unless, Value, With
+from fedsuite.core.search import Between
 from fedsuite.core.settings import Declared, key
-from fedsuite.rounds.average_keys import AverageKeys
-from fedsuite.rounds.privacy_rules import PrivacyKeys
-from fedsuite.rounds.server_optimizer import WITH_MOMENTUM, ServerOptimizerKeys
+from fedsuite.rounds.epsilon import Sampling
+
+Aggregator = Literal["mean", "median", "trimmed-mean", "geometric-median", "multi-krum"]
+Mix = Literal["none", "nearest"]
+
+AVERAGE_KEYS = ("aggregator", "liars", "mix", "max-client-weight")
+NOISE, TARGET = "dp-noise-multiplier", "target-epsilon"
+OPTIMIZER = "server-optimizer"
+
+_ROBUST = (Unless("aggregator", "mean"),)
+_NOISED = (Unless(NOISE, 0.0), Unless(TARGET, 0.0))
+_WITH_MOMENTUM = (With(OPTIMIZER, "sgd"), With(OPTIMIZER, "nesterov"))
+"""Needs of keys that scale a step, which the adaptive rules would scale back."""
+_ADAPTIVE = tuple(With(OPTIMIZER, rule) for rule in ("adam", "yogi", "adagrad"))
 
 
-class RoundSettings(AverageKeys, ServerOptimizerKeys, PrivacyKeys):
+class RoundSettings(Declared):
     """Keys of the rounds, which every strategy takes as keywords too."""
 
+    dp_noise_multiplier: float = key(
+        default=0.0,
+        help="noise at the server on the sum of clipped updates: standard deviation over "
+        "what one client can move; 0 is none",
+        minimum=0.0,
+    )
+    target_epsilon: float = key(
+        default=0.0,
+        help="epsilon after all rounds, for which the noise is solved; 0 leaves the noise "
+        "to dp-noise-multiplier",
+        minimum=0.0,
+    )
+    dp_clipping_norm: float = key(
+        default=1.0,
+        help="largest norm of a client's update under dp-noise-multiplier; the first one "
+        "where it adapts",
+        above=0.0,
+        needs=_NOISED,
+    )
+    dp_adaptive_clipping: bool = key(
+        default=False,
+        help="let dp-clipping-norm follow a quantile of the updates' norms; false keeps it",
+        needs=_NOISED,
+    )
+    dp_clipping_quantile: float = key(
+        default=0.5,
+        help="share of updates that adaptive clipping leaves whole",
+        minimum=0.0,
+        maximum=1.0,
+        needs=(Unless("dp-adaptive-clipping", False),),
+    )
+    dp_clipping_rate: float = key(
+        default=0.2,
+        help="rate of adaptive clipping; 0 keeps the norm",
+        minimum=0.0,
+        needs=(Unless("dp-adaptive-clipping", False),),
+    )
+    dp_count_noise: float = key(
+        default=0.0,
+        help="standard deviation of the noise on the number of updates left whole; 0 is a "
+        "20th of the round's clients",
+        minimum=0.0,
+        needs=(Unless("dp-adaptive-clipping", False),),
+    )
+    dp_delta: float = key(
+        default=1e-5,
+        help="probability delta beside epsilon; below 1 over the number of clients",
+        above=0.0,
+        maximum=0.1,
+        needs=_NOISED,
+    )
+    dp_sampling: Sampling = key(
+        default="cycles",
+        help="who takes part: public groups in turn (cycles), each client by a secret coin "
+        "(poisson), or a secret sample of clients-per-round (fixed)",
+        needs=_NOISED,
+    )
+    dp_epsilon_max: float = key(
+        default=0.0,
+        help="epsilon that ends the run before the round that would pass it; 0 is no limit",
+        minimum=0.0,
+        needs=_NOISED,
+    )
+    dp_max_weight: float = key(
+        default=0.0,
+        help="largest share of a client under noise, for methods with weights by losses: "
+        "the noise grows with it; 0 refuses them",
+        minimum=0.0,
+        maximum=1.0,
+        needs=_NOISED,
+    )
+    server_optimizer: Literal["sgd", "nesterov", "adam", "yogi", "adagrad"] = key(
+        default="sgd",
+        help="what the server makes of the step that the method would take; sgd takes it "
+        "as it is, with server-momentum if that is given",
+    )
+    server_momentum: float = key(
+        default=0.0,
+        help="share of the server's last step that is added to the next; 0 is none, 1 "
+        "never forgets",
+        minimum=0.0,
+        maximum=1.0,
+        needs=_WITH_MOMENTUM,
+    )
+    server_adaptive_rate: float = key(
+        default=0.1,
+        help="step eta of adam, yogi and adagrad: about how far a parameter moves in a "
+        "round",
+        above=0.0,
+        needs=_ADAPTIVE,
+        search=Between(0.003, 0.3),
+    )
+    server_beta1: float | Literal["auto"] = key(
+        default="auto",
+        help="share of the old mean of steps in the new one of adam, yogi and adagrad; 0 "
+        "takes the last step alone; auto is 0.9, and 0 with adagrad",
+        minimum=0.0,
+        maximum=1.0,
+        needs=_ADAPTIVE,
+    )
+    server_beta2: float = key(
+        default=0.99,
+        help="share of the old mean of squared steps in the new one of adam and yogi; 0 "
+        "takes the last square alone",
+        minimum=0.0,
+        maximum=1.0,
+        needs=(With(OPTIMIZER, "adam"), With(OPTIMIZER, "yogi")),
+    )
+    server_tau: float = key(
+        default=0.001,
+        help="number beside the root of the squares; far above it steps lose their length, "
+        "far below it they keep it",
+        above=0.0,
+        needs=_ADAPTIVE,
+    )
+    aggregator: Aggregator = key(
+        default="mean",
+        help="what is made of the clients' models: their mean, or a rule that a few liars "
+        "cannot move far, for which the server holds all models of a round",
+    )
+    liars: float = key(
+        default=0.2,
+        help="clients of a round that may lie: a share below 0.5, rounded up, or a whole "
+        "number; 0 trusts all",
+        minimum=0.0,
+        needs=_ROBUST,
+    )
+    mix: Mix = key(
+        default="none",
+        help="what is done to models first: nothing, or each becomes the mean of its "
+        "nearest, which helps where clients' data differ",
+        needs=_ROBUST,
+    )
+    max_client_weight: float | Literal["auto"] = key(
+        default="auto",
+        help="largest share of one client in the average, whatever made the weights; 1 is "
+        "no limit; auto is half for the mean of four clients or more, and for other rules "
+        "so much that the liars have less than half",
+        above=0.0,
+        maximum=1.0,
+    )
     clients_per_round: int = key(
         default=0, help="clients sampled to train in a round; 0 is all", minimum=0
     )
@@ -53,13 +210,53 @@ class RoundSettings(AverageKeys, ServerOptimizerKeys, PrivacyKeys):
         words=("median x 3", "off"),
     )
 
+    @property
+    def has_server_optimizer(self) -> bool:
+        """Whether the model moves by more than the method's own step."""
+        return self.server_optimizer != "sgd" or self.server_momentum > 0
 
-class ServerRate(Declared):
-    """The server's step, for methods that have one."""
+    @property
+    def share_ratio(self) -> float:
+        """How many times the share of its size a client may have, whatever it claims.
 
-    server_learning_rate: float = key(
+        Infinite for a method without :func:`share_ratio_key`, which claims do not weigh.
+        """
+        ratio = getattr(self, "max_share_ratio", "off")
+        return math.inf if isinstance(ratio, str) else ratio
+
+
+PRIVACY_KEYS = tuple(
+    key for key in RoundSettings.KEYS if key.name == TARGET or key.name.startswith("dp-")
+)
+"""Those of noise at the server."""
+
+SHARES_OF_PAPERS: dict[str, Value] = {"max-share-ratio": "off", "max-client-weight": 1.0}
+"""``PAPER`` of a method with :func:`share_ratio_key`: no paper bounds a client's share."""
+
+
+def server_rate_key() -> Any:
+    """Return the key ``server_learning_rate``, for methods whose server takes a step."""
+    return key(
         default=1.0,
         help="step of the server towards what it aggregated; 1 takes it whole",
         above=0.0,
-        needs=WITH_MOMENTUM,
+        needs=_WITH_MOMENTUM,
+    )
+
+
+def share_ratio_key(*needs: With | Unless) -> Any:
+    """Return the key ``max_share_ratio``, for methods that weigh clients by claims.
+
+    Parameters
+    ----------
+    *needs
+        What other keys of the method must be for an effect.
+    """
+    return key(
+        default=2.0,
+        help="largest share of one client, whatever it claims beside its size, such as a "
+        "loss: in shares that it has where claims count for nothing",
+        minimum=1.0,
+        words=("off",),
+        needs=needs,
     )

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from fedsuite.core.keys import AUTO, Unless, Value, With
 from fedsuite.core.rules import Rule, Values
 from fedsuite.messages.decomposition import CLIENT_KEYS, KEYS
-from fedsuite.rounds.average_keys import too_few
-from fedsuite.rounds.privacy_rules import NOISE, TARGET
+from fedsuite.rounds.robust_rules import too_few
+from fedsuite.rounds.round_settings import NOISE, TARGET
 
 if TYPE_CHECKING:
     from fedsuite.rounds.declaration import MethodDeclaration

@@ -28,75 +28,18 @@ extrapolated, a variance may turn negative.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from typing_extensions import override
 
 from fedsuite.core.errors import ConfigError
-from fedsuite.core.keys import With
-from fedsuite.core.search import Between
-from fedsuite.core.settings import Declared, key
 from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import ARRAYS, Arrays
 from fedsuite.messages.statistics import is_statistic
 from fedsuite.rounds.exchange import Exchange
+from fedsuite.rounds.round_settings import RoundSettings
 from fedsuite.rounds.stage import Stage, State
-
-OPTIMIZER = "server-optimizer"
-
-WITH_MOMENTUM = (With(OPTIMIZER, "sgd"), With(OPTIMIZER, "nesterov"))
-"""Needs of keys that scale a step, which the adaptive rules would scale back."""
-_ADAPTIVE = tuple(With(OPTIMIZER, rule) for rule in ("adam", "yogi", "adagrad"))
-
-
-class ServerOptimizerKeys(Declared):
-    """Keys of the server's step, for methods whose clients train one shared model."""
-
-    server_optimizer: Literal["sgd", "nesterov", "adam", "yogi", "adagrad"] = key(
-        default="sgd",
-        help="what the server makes of the step that the method would take; sgd takes it "
-        "as it is, with server-momentum if that is given",
-    )
-    server_momentum: float = key(
-        default=0.0,
-        help="share of the server's last step that is added to the next; 0 is none, 1 "
-        "never forgets",
-        minimum=0.0,
-        maximum=1.0,
-        needs=WITH_MOMENTUM,
-    )
-    server_adaptive_rate: float = key(
-        default=0.1,
-        help="step eta of adam, yogi and adagrad: about how far a parameter moves in a "
-        "round",
-        above=0.0,
-        needs=_ADAPTIVE,
-        search=Between(0.003, 0.3),
-    )
-    server_beta1: float | Literal["auto"] = key(
-        default="auto",
-        help="share of the old mean of steps in the new one of adam, yogi and adagrad; 0 "
-        "takes the last step alone; auto is 0.9, and 0 with adagrad",
-        minimum=0.0,
-        maximum=1.0,
-        needs=_ADAPTIVE,
-    )
-    server_beta2: float = key(
-        default=0.99,
-        help="share of the old mean of squared steps in the new one of adam and yogi; 0 "
-        "takes the last square alone",
-        minimum=0.0,
-        maximum=1.0,
-        needs=(With(OPTIMIZER, "adam"), With(OPTIMIZER, "yogi")),
-    )
-    server_tau: float = key(
-        default=0.001,
-        help="number beside the root of the squares; far above it steps lose their length, "
-        "far below it they keep it",
-        above=0.0,
-        needs=_ADAPTIVE,
-    )
 
 
 @dataclass(frozen=True)
@@ -115,7 +58,7 @@ class Moments:
     square: Vector
 
 
-def squares(keys: ServerOptimizerKeys, old: Vector, step: Vector) -> Vector:
+def squares(keys: RoundSettings, old: Vector, step: Vector) -> Vector:
     """Return the new u of an adaptive rule, which is never negative if the old one is not.
 
     Parameters
@@ -135,7 +78,7 @@ def squares(keys: ServerOptimizerKeys, old: Vector, step: Vector) -> Vector:
     return keys.server_beta2 * old + share * fresh
 
 
-def mean_share(keys: ServerOptimizerKeys) -> float:
+def mean_share(keys: RoundSettings) -> float:
     """Return beta_1 of an adaptive rule."""
     if keys.server_beta1 != "auto":
         return keys.server_beta1
@@ -143,7 +86,7 @@ def mean_share(keys: ServerOptimizerKeys) -> float:
 
 
 def server_step(
-    keys: ServerOptimizerKeys, step: Vector, known: Moments
+    keys: RoundSettings, step: Vector, known: Moments
 ) -> tuple[Vector, Moments]:
     """Return what the model moves by, and what the optimiser is to remember.
 
@@ -179,26 +122,18 @@ class ServerOptimizer(Stage):
 
     name: ClassVar[str] = "optimizer"
 
-    def __init__(self, keys: ServerOptimizerKeys) -> None:
+    def __init__(self, keys: RoundSettings) -> None:
         self.keys = keys
         self.moments: dict[str, Moments] = {}
         self._next: dict[str, Moments] = {}
 
-    @property
-    def is_on(self) -> bool:
-        """Whether the model moves by anything else than the method's own step."""
-        return self.keys.server_optimizer != "sgd" or self.keys.server_momentum > 0
-
     @override
     def ask(self, exchange: Exchange) -> Exchange:
-        if self.is_on:
-            check_one_model(exchange)
+        check_one_model(exchange)
         return exchange
 
     @override
     def step(self, old: Arrays, new: Arrays) -> Arrays:
-        if not self.is_on:
-            return new
         moved: Arrays = {}
         self._next = {}
         for name, array in new.items():

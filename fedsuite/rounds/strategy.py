@@ -21,8 +21,8 @@ from fedsuite.messages.records import EVALUATE, NEW, TRAIN
 from fedsuite.messages.statistics import buffers_declared, names_of_buffers
 from fedsuite.rounds.checkpoint import Checkpoint
 from fedsuite.rounds.events import Callback, RoundReport, RunState
+from fedsuite.rounds.remarks import tell
 from fedsuite.rounds.round import RoundStrategy
-from fedsuite.rounds.telling import tell
 from fedsuite.workarounds.prompt_grid import PromptGrid
 
 logger = ServerLogger(__name__)

@@ -167,7 +167,7 @@ class Expected:
     check
         Looks at a reply that passed all else, and raises :class:`BadReply` with a reason.
     infinite
-        Entries that were infinite when sent, and may be so still.
+        Entries that were infinite when sent, and may be so still; None of none.
     """
 
     arrays: Mapping[str, RecordSpec] = field(default_factory=dict)
@@ -183,9 +183,7 @@ class Expected:
     settings: Mapping[str, Value] = field(default_factory=dict)
     check: Callable[[ClientReply], None] | None = None
     one_of: bool = False
-    infinite: InfiniteEntries = field(
-        default_factory=lambda: InfiniteEntries({}), compare=False
-    )
+    infinite: InfiniteEntries | None = field(default=None, compare=False)
 
 
 def spec_of(arrays: Mapping[str, NDArray[Any]]) -> RecordSpec:
@@ -334,7 +332,8 @@ class _Found:
             except RecordError as error:
                 reason = f"array {name}: {one_line(error)}"
                 raise BadReply(Kind.WRONG_ARRAYS, reason) from None
-            held = expected.infinite.held(name, array)
+            sent = expected.infinite
+            held = None if sent is None else sent.held(name, array)
             if held is not None:
                 array = cleared(array, held)
                 self.infinite[name] = held

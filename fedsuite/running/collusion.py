@@ -29,10 +29,9 @@ from fedsuite.messages.records import (
     split_replies,
     unpack_requests,
 )
-from fedsuite.messages.replies import once
 from fedsuite.messages.statistics import is_statistic
 from fedsuite.training.attack_plan import COLLUSION, AttackPlan, cast
-from fedsuite.workarounds.prompt_grid import PromptGrid
+from fedsuite.workarounds.prompt_grid import PromptGrid, once
 
 
 def with_liars(experiment: Experiment, grid: Grid) -> Grid:

@@ -14,7 +14,7 @@ from fedsuite.core.keys import Value
 from fedsuite.core.logs import configure_logs, json_logs, log_scope
 from fedsuite.core.registry import METHODS
 from fedsuite.data import DataSettings
-from fedsuite.rounds.column_means import told_scaling
+from fedsuite.rounds.greeting import told_scaling
 from fedsuite.running.node import (
     data_errors_stay_here,
     is_simulated,

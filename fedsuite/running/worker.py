@@ -33,7 +33,7 @@ from fedsuite.models.arrays import buffer_names, load_arrays, model_arrays
 from fedsuite.models.assignment import experiment_networks
 from fedsuite.models.groups import parameter_groups
 from fedsuite.models.one_row import one_row_failure
-from fedsuite.rounds.column_means import told_sums
+from fedsuite.rounds.greeting import told_sums
 from fedsuite.rounds.round_settings import RoundSettings
 from fedsuite.running.node import (
     plug_in_fingerprint,

@@ -19,7 +19,7 @@ from fedsuite.messages.records import Arrays, MetricValue
 from fedsuite.models.evaluation_mode import EVALUATION_BATCH, evaluation_mode
 from fedsuite.models.features import feature_width, with_features
 from fedsuite.training.dense_gradients import dense_gradients
-from fedsuite.training.loop import TrainingOptions
+from fedsuite.training.loop import TrainingOptions, module_of
 from fedsuite.training.losses import (
     LossFunction,
     count_targets,
@@ -28,7 +28,6 @@ from fedsuite.training.losses import (
     right_targets,
     summed_cross_entropy,
 )
-from fedsuite.training.tasks import module_of
 
 # Small parts would not fill a GPU.
 GPU_EVALUATION_BATCH = 1024

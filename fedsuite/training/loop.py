@@ -1,9 +1,10 @@
 """Local training: options, mini-batches, optimiser, steps."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from importlib import import_module
+from typing import Literal, Protocol, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -20,7 +21,6 @@ from fedsuite.models.one_row import one_row_failure
 from fedsuite.training.dense_gradients import DenseGradients, plain_layers
 from fedsuite.training.losses import LossFunction, count_targets, cross_entropy
 from fedsuite.training.optimizers import PlainAdam, PlainSGD
-from fedsuite.training.tasks import module_of
 from fedsuite.training.vision_transforms import AUGMENTATIONS, NONE
 
 _GRADIENTS: WeakKeyDictionary[nn.Module, DenseGradients] = WeakKeyDictionary()
@@ -386,3 +386,31 @@ def resolve_device(name: str) -> torch.device:
             "clients a share of one"
         )
     return torch.device(name)
+
+
+class TaskModule(Protocol):
+    """The file that a task's ``module`` names (:mod:`fedsuite.core.tasks`)."""
+
+    def loss(self, name: str, options: TrainingOptions, labels: Tensor) -> LossFunction:
+        """Return one of the task's losses: the mean of a mini-batch, from model and rows.
+
+        ``labels`` are all training labels of the client.
+        """
+
+    def scores(
+        self,
+        names: Sequence[str],
+        outputs: Tensor,
+        labels: Tensor,
+        options: TrainingOptions,
+    ) -> Mapping[str, float]:
+        """Return the named scores by name, on the CPU; NaN where one is undefined.
+
+        ``outputs`` are the model's on all rows, ``labels`` theirs. Names of ``Task.lists``
+        give several entries each.
+        """
+
+
+def module_of(task: str) -> TaskModule:
+    """Return the file that computes a task's losses and scores."""
+    return cast(TaskModule, import_module(TASKS[task].module))

@@ -121,7 +121,7 @@ def discrete_survival(log_odds: Vector, ends: Vector) -> Steps:
 
 
 def loss(name: str, options: "TrainingOptions", labels: Tensor) -> LossFunction:
-    """Return one of the task's losses; see :mod:`fedsuite.training.tasks`."""
+    """Return one of the task's losses; see :mod:`fedsuite.training.loop`."""
     if name == "discrete-time":
         ends = labels.new_tensor(interval_times(options.interval_ends))
 
@@ -139,7 +139,7 @@ def loss(name: str, options: "TrainingOptions", labels: Tensor) -> LossFunction:
 def scores(
     names: Sequence[str], outputs: Tensor, labels: Tensor, options: "TrainingOptions"
 ) -> Mapping[str, float]:
-    """Return the task's scores; see :mod:`fedsuite.training.tasks`.
+    """Return the task's scores; see :mod:`fedsuite.training.loop`.
 
     A Cox model says nothing of the hazard that all rows share: for ``integrated-brier`` it
     is estimated on the rows that are scored.

@@ -2,8 +2,9 @@
 
 Between machines Flower's own Grid looks for replies every three seconds and keeps all
 replies until the last is there. The pauses cost a fifth of a round with six exchanges. The
-replies cost memory. It waits until the deadline for replies to messages that were refused,
-and in 1.43 for the replies of nodes that are gone.
+replies cost memory. Flower's wrappers for adaptive clipping go through them twice, which
+:class:`Replies` allow. It waits until the deadline for replies to messages that were
+refused, and in 1.43 for the replies of nodes that are gone.
 
 Seen in flwr 1.39.0 to 1.43.0.dev. To delete when Flower's ``send_and_receive`` has a
 settable pause and yields replies as they come.
@@ -19,7 +20,6 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run as FlowerRun
 from typing_extensions import override
 
-from fedsuite.messages.replies import Replies
 from fedsuite.workarounds.sending import CONNECTED_EVERY_S, pull, push
 
 SHORTEST_PAUSE_S = 0.1
@@ -150,3 +150,45 @@ class PromptGrid(Grid):
             if timeout is not None:
                 pause = min(pause, max(0.0, sent + timeout - time.monotonic()))
             time.sleep(pause)
+
+
+class Replies(Iterator[Message]):
+    """Replies as they come.
+
+    A ``for`` loop keeps them for the next loop. A loop over :func:`once` keeps none, so a
+    round's memory need not grow with its clients.
+
+    Parameters
+    ----------
+    coming
+        The replies.
+    """
+
+    def __init__(self, coming: Iterator[Message]) -> None:
+        self._coming = coming
+        self._kept: list[Message] = []
+
+    def __next__(self) -> Message:
+        """Return the next reply that has not come yet."""
+        return next(self._coming)
+
+    def __iter__(self) -> Iterator[Message]:
+        """Yield the replies from the first."""
+        position = 0
+        while True:
+            if position == len(self._kept):
+                try:
+                    self._kept.append(next(self._coming))
+                except StopIteration:
+                    return
+            yield self._kept[position]
+            position += 1
+
+    def once(self) -> Iterator[Message]:
+        """Return the replies for one loop; none is kept, if none was before."""
+        return iter(self) if self._kept else self._coming
+
+
+def once(replies: Iterable[Message]) -> Iterable[Message]:
+    """Return replies for one loop, in which :class:`Replies` are not kept."""
+    return replies.once() if isinstance(replies, Replies) else replies

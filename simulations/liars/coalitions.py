@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import get_args
 
 from fedsuite.core.keys import Value
-from fedsuite.rounds.average_keys import Aggregator
 from fedsuite.rounds.guard import BELIEVED
+from fedsuite.rounds.round_settings import Aggregator
 from simulations.liars.lies import Lie
 from simulations.liars.runs import SETTINGS, RefusedError, Setting, absent, play
 

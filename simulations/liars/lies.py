@@ -35,9 +35,8 @@ from fedsuite.messages.records import (
     split_replies,
     unpack_requests,
 )
-from fedsuite.messages.replies import once
 from fedsuite.messages.statistics import is_statistic
-from fedsuite.workarounds.prompt_grid import PromptGrid
+from fedsuite.workarounds.prompt_grid import PromptGrid, once
 
 Kind = Literal["record", "counts", "metric", "reply"]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import get_args
 
 from fedsuite.core.keys import Value
-from fedsuite.rounds.average_keys import Aggregator
+from fedsuite.rounds.round_settings import Aggregator
 from simulations.liars.lies import Lie
 from simulations.liars.runs import SETTINGS, RefusedError, absent, play
 from simulations.liars.tables import MOST_POINTS, by_method, read, worst_loss

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from fedsuite.messages.unchecked import filled, metric_record
+from fedsuite.messages.array_records import filled, metric_record
 
 
 def test_filled_records_equal_flowers_own() -> None:

@@ -17,8 +17,9 @@ from fedsuite.messages.records import (
     Arrays,
 )
 from fedsuite.rounds.average import Counted
-from fedsuite.rounds.average_keys import AVERAGE_KEYS, liars_of
 from fedsuite.rounds.quorum import QuorumMissed
+from fedsuite.rounds.robust_rules import liars_of
+from fedsuite.rounds.round_settings import AVERAGE_KEYS
 from fedsuite.rounds.simplex import capped_shares
 from fedsuite.rounds.validation import ClientReply
 from fedsuite.strategies import load_strategy

@@ -16,6 +16,7 @@ from fedsuite.messages.records import ARRAYS
 from fedsuite.rounds import central_privacy
 from fedsuite.rounds.central_privacy import CentralPrivacy
 from fedsuite.rounds.checkpoint import Checkpoint
+from fedsuite.rounds.declaration import UNARGUED, Release
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.noised_mean import (
     adapted_clip,
@@ -24,8 +25,8 @@ from fedsuite.rounds.noised_mean import (
     multiplier_beside_count,
     system_gaussian,
 )
-from fedsuite.rounds.privacy_rules import UNARGUED, PrivacyKeys, Release
 from fedsuite.rounds.release_ledger import ReleaseLedger
+from fedsuite.rounds.round_settings import RoundSettings
 from fedsuite.rounds.strategy import FederatedStrategy
 from fedsuite.rounds.validation import ClientReply, Expected, spec_of
 from fedsuite.strategies import load_strategy
@@ -142,7 +143,9 @@ EXCHANGE = Exchange(
 
 def opened(weighted=False, clients=10, per_round=4, **keys):
     weights = (lambda taken: np.zeros(len(taken))) if weighted else None
-    privacy = CentralPrivacy(PrivacyKeys(**{"dp_noise_multiplier": 1.0} | keys), 0, weights)
+    privacy = CentralPrivacy(
+        RoundSettings(**{"dp_noise_multiplier": 1.0} | keys), 0, weights
+    )
     privacy.open_account(range(clients), per_round, 5)
     privacy.ask(EXCHANGE)
     return privacy

@@ -17,7 +17,8 @@ from fedsuite.messages.records import ARRAYS, Arrays
 from fedsuite.rounds.aggregation import weighted_mean
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.fedvarp import UpdateMemory
-from fedsuite.rounds.server_optimizer import ServerOptimizer, ServerOptimizerKeys
+from fedsuite.rounds.round_settings import RoundSettings
+from fedsuite.rounds.server_optimizer import ServerOptimizer
 from fedsuite.rounds.stage import Stage
 from fedsuite.rounds.validation import ClientReply, Expected, spec_of
 from fedsuite.running.server import build_strategy
@@ -173,8 +174,8 @@ def exchange_of(shared: Sequence[str], back: Sequence[str], own: Any = None) -> 
 @pytest.mark.parametrize(
     "stage",
     [
-        ServerOptimizer(ServerOptimizerKeys(server_momentum=0.5)),
-        ServerOptimizer(ServerOptimizerKeys(server_optimizer="adam")),
+        ServerOptimizer(RoundSettings(server_momentum=0.5)),
+        ServerOptimizer(RoundSettings(server_optimizer="adam")),
         memory_of(2),
     ],
 )
@@ -187,7 +188,6 @@ def test_methods_without_a_shared_model_are_refused(stage: Stage) -> None:
     ):
         with pytest.raises(ConfigError, match="choose another method"):
             stage.ask(exchange)
-        ServerOptimizer(ServerOptimizerKeys()).ask(exchange)
 
 
 def digits_run(folder: Path, name: str, **changes: Any) -> Any:
@@ -202,11 +202,12 @@ def model_of(path: Path) -> bytes:
 
 def test_keys_reach_the_strategy() -> None:
     plain = build_strategy(Experiment.from_values(DIGITS), ServerParts(SOME_GROUPS))
-    assert not plain.optimizer.is_on and not plain.corrections
+    assert not plain.step_stages
     given_keys = {**DIGITS, "server-momentum": 0.9, "fedvarp": True}
     strategy = build_strategy(Experiment.from_values(given_keys), ServerParts(SOME_GROUPS))
-    assert strategy.optimizer.keys.server_momentum == 0.9
-    assert [stage.name for stage in strategy.corrections] == ["fedvarp"]
+    optimizer, memory = strategy.step_stages
+    assert isinstance(optimizer, ServerOptimizer) and isinstance(memory, UpdateMemory)
+    assert optimizer.keys.server_momentum == 0.9
     with pytest.raises(ConfigError, match="key server-momentum"):
         Experiment.from_values({**DIGITS, "server-momentum": 1.5})
 
@@ -247,11 +248,11 @@ def test_a_run_resumed_goes_on_with_what_the_server_remembers(
 @pytest.mark.parametrize(
     "keys",
     [
-        ServerOptimizerKeys(server_momentum=0.5),
-        ServerOptimizerKeys(server_optimizer="yogi"),
+        RoundSettings(server_momentum=0.5),
+        RoundSettings(server_optimizer="yogi"),
     ],
 )
-def test_state_is_whole_and_restoring_replaces_it(keys: ServerOptimizerKeys) -> None:
+def test_state_is_whole_and_restoring_replaces_it(keys: RoundSettings) -> None:
     def used(value: float) -> tuple[Stage, Stage]:
         memory, optimizer = memory_of(2), ServerOptimizer(keys)
         fedvarp_round(memory, 0.0, {7: value})

@@ -20,8 +20,8 @@ from fedsuite.messages.records import (
     unpack_requests,
 )
 from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.gathering import gathered
 from fedsuite.rounds.membership import Members
+from fedsuite.rounds.requests import gathered
 from fedsuite.rounds.validation import Expected
 from tests.helpers import (
     MEAN_OF_ALL,

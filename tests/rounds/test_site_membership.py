@@ -11,7 +11,7 @@ from fedsuite.core.errors import RunError
 from fedsuite.core.logs import log_scope
 from fedsuite.engines.local import LocalGrid
 from fedsuite.messages.records import HELLO, TRAINING_ROWS
-from fedsuite.rounds import waiting
+from fedsuite.rounds import membership
 from fedsuite.rounds.membership import Directory
 from fedsuite.strategies.averaging.fedavg import FedAvg
 from fedsuite.training.app import source_hash
@@ -49,7 +49,7 @@ def test_a_name_without_a_key_is_nobodys() -> None:
 def test_whom_a_run_waits_for_is_said_at_once_and_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(waiting, "AGAIN_S", 0.3)
+    monkeypatch.setattr(membership, "AGAIN_S", 0.3)
     nodes = {1000: ("south", b"s")}
     with (
         flower_identity(),

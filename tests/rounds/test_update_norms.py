@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from fedsuite.messages.records import ARRAYS, TRAIN, Arrays
+from fedsuite.rounds.changes import UpdateNorms
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.report import PhaseReport
-from fedsuite.rounds.update_norms import UpdateNorms
 from fedsuite.rounds.validation import ClientReply
 from tests.helpers import TamperingGrid, matrix_app, play, run, strategy_for
 

@@ -10,8 +10,7 @@ from fedsuite.core.tasks import OF_CLASSES, TASKS
 from fedsuite.data import Split
 from fedsuite.training.classes import class_weights
 from fedsuite.training.evaluation import model_scores
-from fedsuite.training.loop import TrainingOptions
-from fedsuite.training.tasks import module_of
+from fedsuite.training.loop import TrainingOptions, module_of
 
 IDENTITY = nn.Identity()
 NONE = torch.zeros(0, dtype=torch.int64)

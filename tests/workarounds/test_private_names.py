@@ -87,7 +87,7 @@ def test_private_names_of_others_stand_in_workarounds() -> None:
         if path.parent.name != "workarounds" and (names := sorted(foreign_names(tree)))
     }
     # Stands below the workarounds, which pack messages.
-    assert used == {"messages/unchecked.py": ["_data"]}
+    assert used == {"messages/array_records.py": ["_data"]}
 
 
 def test_the_table_of_what_is_leaned_on_is_true() -> None:
@@ -106,7 +106,7 @@ def test_each_private_attribute_stands_in_a_source_that_is_hashed() -> None:
         name
         for path, tree in TREES.items()
         if path.name != "torch_modules.py"
-        and (path.parent.name == "workarounds" or path.name == "unchecked.py")
+        and (path.parent.name == "workarounds" or path.name == "array_records.py")
         for name in foreign_names(tree)
     }
     assert {"_future_to_actor", "_message_id", "_src_node_id", "_data"} <= used

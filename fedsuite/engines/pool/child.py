@@ -22,7 +22,7 @@ from typing_extensions import override
 
 from fedsuite.core.errors import FedsuiteError, RunError
 from fedsuite.core.logs import configure_logs, log_scope
-from fedsuite.engines.nodes import node_context
+from fedsuite.engines.grid import node_context
 from fedsuite.engines.pool.arena import Arena, Arenas, up_arena
 from fedsuite.engines.pool.packing import (
     hear_arrays,

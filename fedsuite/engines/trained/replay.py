@@ -20,8 +20,8 @@ from fedsuite.core.errors import RunError, one_line
 from fedsuite.core.keys import AUTO
 from fedsuite.core.logs import log_scope, write_line
 from fedsuite.data import ClientData, Split
+from fedsuite.engines.grid import FIRST_NODE, node_context
 from fedsuite.engines.local import LocalGrid
-from fedsuite.engines.nodes import FIRST_NODE, node_context
 from fedsuite.engines.trained.experiment import experiment_of
 from fedsuite.experiment.data_and_models import federated_data, network_model
 from fedsuite.experiment.experiment import Experiment

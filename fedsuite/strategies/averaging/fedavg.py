@@ -17,12 +17,12 @@ from fedsuite.method import (
     Arrays,
     FederatedStrategy,
     Release,
-    ServerRate,
+    server_rate_key,
     step_towards,
 )
 
 
-class FedAvg(ServerRate, FederatedStrategy):
+class FedAvg(FederatedStrategy):
     """Average of the clients' models, weighted by their numbers of examples."""
 
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {}
@@ -31,6 +31,8 @@ class FedAvg(ServerRate, FederatedStrategy):
         "mean",
         "each reply is one changed copy of the model, made of one client's data",
     )
+
+    server_learning_rate: float = server_rate_key()
 
     @override
     def aggregate(self, arrays: Arrays) -> Arrays | None:

@@ -22,6 +22,7 @@ import numpy as np
 from typing_extensions import override
 
 from fedsuite.method import (
+    SHARES_OF_PAPERS,
     TRAIN,
     Arrays,
     Between,
@@ -29,11 +30,12 @@ from fedsuite.method import (
     ClientReply,
     GatheredStrategy,
     OneOf,
-    ShareRatio,
+    Value,
     Vector,
     examples_of,
     key,
     metric_of,
+    share_ratio_key,
 )
 
 DISCREPANCY = "discrepancy"
@@ -63,7 +65,7 @@ def discrepancy_weights(
     return weights if weights.any() else examples
 
 
-class FedDISCO(ShareRatio, GatheredStrategy):
+class FedDISCO(GatheredStrategy):
     """FedAvg with weights lowered by how far a client's labels are from uniform."""
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
@@ -71,6 +73,10 @@ class FedDISCO(ShareRatio, GatheredStrategy):
     )
 
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {}
+
+    PAPER: ClassVar[Mapping[str, Value]] = SHARES_OF_PAPERS
+
+    max_share_ratio: float | str = share_ratio_key()
 
     feddisco_a: float = key(
         default=0.5,

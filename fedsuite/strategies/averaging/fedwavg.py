@@ -24,17 +24,19 @@ import numpy as np
 from typing_extensions import override
 
 from fedsuite.method import (
+    SHARES_OF_PAPERS,
     TRAIN,
     Arrays,
     Between,
     ClientNeeds,
     ClientReply,
     GatheredStrategy,
-    ShareRatio,
+    Value,
     Vector,
     examples_of,
     key,
     metric_of,
+    share_ratio_key,
 )
 
 FORGOTTEN = "forgotten"
@@ -53,7 +55,7 @@ def forgetting_weights(examples: Vector, forgotten: Vector, alpha: float) -> Vec
     return weights
 
 
-class FedwAvg(ShareRatio, GatheredStrategy):
+class FedwAvg(GatheredStrategy):
     """FedAvg with a part of the weights given by forgetting events."""
 
     READING: ClassVar[str] = "our reading of the abstract"
@@ -62,6 +64,10 @@ class FedwAvg(ShareRatio, GatheredStrategy):
     )
 
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {}
+
+    PAPER: ClassVar[Mapping[str, Value]] = SHARES_OF_PAPERS
+
+    max_share_ratio: float | str = share_ratio_key()
 
     fedwavg_alpha: float = key(
         default=0.3,

@@ -152,7 +152,7 @@ class FilterDecomposition(DecompositionKeys, ExchangeLayer):
             raise ValueError(f"wire = {strategy.wire!r}: legacy clients know no fast set")
         if self.decomposition_average == "factors" and not self.measure_cross_terms:
             return
-        moved = strategy.optimizer.is_on or strategy.corrections
+        moved = strategy.has_server_optimizer or strategy.fedvarp
         if not _is_plain_mean(strategy) or moved:
             raise ValueError(
                 f"cross terms are defined for the mean by examples: {name} must be FedAvg "

@@ -54,7 +54,6 @@ from fedsuite.method import (
     Exchange,
     Release,
     ScoredModel,
-    ShareRatio,
     Value,
     With,
     key,
@@ -70,7 +69,7 @@ Order = Literal["paper", "code"]
 Ablation = Literal["none", "all-data", "single-dist", "correct-agg"]
 
 
-class FedAKD(ShareRatio, FedAvg):
+class FedAKD(FedAvg):
     """FedAvg of copies of the global model, each taught by a client's private model."""
 
     PRIVACY: ClassVar[Release] = Release(

@@ -20,13 +20,12 @@ from typing_extensions import override
 from fedsuite.method import (
     LARGEST_COUNT,
     NUM_STEPS,
+    SHARES_OF_PAPERS,
     Arrays,
     ClientNeeds,
     ClientReply,
     GatheredStrategy,
     NeededMetric,
-    ServerRate,
-    ShareRatio,
     Value,
     Vector,
     by_client,
@@ -34,6 +33,8 @@ from fedsuite.method import (
     examples_of,
     given,
     metric_of,
+    server_rate_key,
+    share_ratio_key,
     take_step,
 )
 
@@ -64,7 +65,7 @@ def believed_steps(steps: Vector, sizes: Vector, ratio: float) -> Vector:
     return np.clip(steps, least, most)
 
 
-class FedNova(ShareRatio, ServerRate, GatheredStrategy):
+class FedNova(GatheredStrategy):
     """FedAvg in which no client counts for more because it took more steps."""
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
@@ -76,6 +77,12 @@ class FedNova(ShareRatio, ServerRate, GatheredStrategy):
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ("aggregator", "liars", "mix"), "its aggregation is a rule of its own"
     )
+
+    PAPER: ClassVar[Mapping[str, Value]] = SHARES_OF_PAPERS
+
+    max_share_ratio: float | str = share_ratio_key()
+
+    server_learning_rate: float = server_rate_key()
 
     local_steps: int | None = given(
         default=None, help="local steps of each client; None takes the replies' num-steps"

@@ -35,8 +35,8 @@ from fedsuite.method import (
     ClientNeeds,
     ClientReply,
     Exchange,
-    ServerRate,
     key,
+    server_rate_key,
 )
 from fedsuite.strategies.drift.corrected import (
     CorrectedStrategy,
@@ -45,7 +45,7 @@ from fedsuite.strategies.drift.corrected import (
 )
 
 
-class Scaffold(ServerRate, CorrectedStrategy):
+class Scaffold(CorrectedStrategy):
     """Plain averaging of models whose clients' drift is corrected by control variates."""
 
     SET_ONCE: ClassVar[Sequence[str]] = ("scaffold_mean",)
@@ -53,6 +53,8 @@ class Scaffold(ServerRate, CorrectedStrategy):
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "ScaffoldClient", "keeps a control variate"
     )
+
+    server_learning_rate: float = server_rate_key()
 
     scaffold_option: Literal["gradient", "steps"] = key(
         default="steps", help="option I: full gradient, II: mean of the steps", told=TRAIN

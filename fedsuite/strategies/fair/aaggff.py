@@ -35,13 +35,15 @@ import numpy as np
 from typing_extensions import override
 
 from fedsuite.method import (
+    SHARES_OF_PAPERS,
     Arrays,
     ClientReply,
     ConfigValue,
     LossStrategy,
-    ShareRatio,
+    Value,
     Vector,
     key,
+    share_ratio_key,
     state,
 )
 from fedsuite.rounds.simplex import minimize_on_simplex
@@ -111,12 +113,16 @@ def silo_decision(
     )
 
 
-class AAggFF(ShareRatio, LossStrategy):
+class AAggFF(LossStrategy):
     """Mean of the models with weights that the server learns online."""
 
     SET_ONCE: ClassVar[Sequence[str]] = ("aaggff_setting",)
 
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {}
+
+    PAPER: ClassVar[Mapping[str, Value]] = SHARES_OF_PAPERS
+
+    max_share_ratio: float | str = share_ratio_key()
 
     aaggff_setting: Setting = key(
         default="cross-device", help="for rounds of some clients, or of all"

@@ -24,14 +24,16 @@ import numpy as np
 from typing_extensions import override
 
 from fedsuite.method import (
+    SHARES_OF_PAPERS,
     Arrays,
     Between,
     ClientReply,
     ConfigValue,
     LossStrategy,
-    ShareRatio,
+    Value,
     Vector,
     key,
+    share_ratio_key,
     state,
 )
 from fedsuite.rounds.simplex import project_to_simplex
@@ -51,10 +53,14 @@ def ascend(weights: Vector, losses: Vector, step: float) -> Vector:
     return total * project_to_simplex(weights / total + raised)
 
 
-class AFL(ShareRatio, LossStrategy):
+class AFL(LossStrategy):
     """Mean of the models with weights that chase the worst client."""
 
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {}
+
+    PAPER: ClassVar[Mapping[str, Value]] = SHARES_OF_PAPERS
+
+    max_share_ratio: float | str = share_ratio_key()
 
     afl_step: float = key(
         default=0.1,

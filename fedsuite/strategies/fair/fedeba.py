@@ -61,6 +61,7 @@ from fedsuite.method import (
     ARRAYS,
     LOSS_AFTER,
     LOSS_BEFORE,
+    SHARES_OF_PAPERS,
     TRAIN,
     Arrays,
     ClientNeeds,
@@ -70,7 +71,6 @@ from fedsuite.method import (
     OneOf,
     Release,
     ServerLogger,
-    ShareRatio,
     Unless,
     Value,
     Vector,
@@ -79,6 +79,7 @@ from fedsuite.method import (
     given,
     key,
     norm,
+    share_ratio_key,
     state,
     update_of,
     weighted_sum,
@@ -99,7 +100,7 @@ FLOWERS_LOSS = "train_loss"
 logger = ServerLogger(__name__)
 
 
-class FedEBA(ShareRatio, FedAvg):
+class FedEBA(FedAvg):
     """Entropy-based aggregation alone: FedEBA+ with alpha 0.
 
     A client's reply needs the model, its number of examples and its loss after training.
@@ -124,9 +125,11 @@ class FedEBA(ShareRatio, FedAvg):
     }
 
     PAPER: ClassVar[Mapping[str, Value]] = {
-        **ShareRatio.PAPER,
+        **SHARES_OF_PAPERS,
         "effective-clients": 0.0,
     }
+
+    max_share_ratio: float | str = share_ratio_key()
 
     temperature: float = key(
         default=0.1,

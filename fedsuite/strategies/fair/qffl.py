@@ -34,13 +34,14 @@ from typing_extensions import override
 from fedsuite.method import (
     ARRAYS,
     LEARNING_RATE,
+    SHARES_OF_PAPERS,
     Arrays,
     Between,
     ClientNeeds,
     ClientReply,
     LossStrategy,
     NeededMetric,
-    ShareRatio,
+    Value,
     Vector,
     by_client,
     client_updates,
@@ -48,6 +49,7 @@ from fedsuite.method import (
     inner,
     key,
     metric_of,
+    share_ratio_key,
     weighted_mean,
     with_statistics,
 )
@@ -74,7 +76,7 @@ def q_fedavg_weights(
     return clients, float(sent.sum())
 
 
-class QFFL(ShareRatio, LossStrategy):
+class QFFL(LossStrategy):
     """q-FedAvg."""
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
@@ -89,6 +91,10 @@ class QFFL(ShareRatio, LossStrategy):
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ("aggregator", "liars", "mix"), "its aggregation is a rule of its own"
     )
+
+    PAPER: ClassVar[Mapping[str, Value]] = SHARES_OF_PAPERS
+
+    max_share_ratio: float | str = share_ratio_key()
 
     qffl_q: float = key(
         default=1.0,

@@ -25,15 +25,17 @@ import numpy as np
 from typing_extensions import override
 
 from fedsuite.method import (
+    SHARES_OF_PAPERS,
     Arrays,
     Between,
     ClientReply,
     LossStrategy,
     Release,
-    ShareRatio,
+    Value,
     Vector,
     examples_of,
     key,
+    share_ratio_key,
 )
 
 
@@ -48,7 +50,7 @@ def tilted_weights(losses: Vector, tilt: float, prior: Vector) -> Vector:
     return weights
 
 
-class TERM(ShareRatio, LossStrategy):
+class TERM(LossStrategy):
     """FedAvg whose weights grow exponentially with the clients' losses."""
 
     PRIVACY: ClassVar[Release] = Release(
@@ -57,6 +59,10 @@ class TERM(ShareRatio, LossStrategy):
     )
 
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {}
+
+    PAPER: ClassVar[Mapping[str, Value]] = SHARES_OF_PAPERS
+
+    max_share_ratio: float | str = share_ratio_key()
 
     term_tilt: float = key(
         default=1.0,

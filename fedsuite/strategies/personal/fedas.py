@@ -26,7 +26,7 @@ features of the initial model. Tau is large where a client fits its rows badly.
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
 
@@ -35,6 +35,7 @@ from typing_extensions import override
 from fedsuite.method import (
     EVALUATE,
     LARGEST_COUNT,
+    SHARES_OF_PAPERS,
     TRAIN,
     Arrays,
     Between,
@@ -44,8 +45,8 @@ from fedsuite.method import (
     OneOf,
     Release,
     ScoredModel,
-    ShareRatio,
     Unless,
+    Value,
     key,
     share_ratio_key,
     state,
@@ -55,7 +56,7 @@ from fedsuite.strategies.personal.fedper import FedPer
 FISHER = "fisher"
 
 
-class FedAS(ShareRatio, FedPer):
+class FedAS(FedPer):
     """FedPer with aligned bodies, weighted by the squared gradients of the clients."""
 
     PRIVACY: ClassVar[Release] = Release(
@@ -66,6 +67,8 @@ class FedAS(ShareRatio, FedPer):
     )
     NOT_LEGACY: ClassVar[str] = "a legacy NumPyClient app stores nothing between rounds"
     SCORED_MODEL: ClassVar[ScoredModel] = "private"
+
+    PAPER: ClassVar[Mapping[str, Value]] = SHARES_OF_PAPERS
 
     alignment_epochs: int = key(
         default=1,

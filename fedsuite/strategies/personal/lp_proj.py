@@ -50,18 +50,18 @@ from fedsuite.method import (
     FederatedStrategy,
     OneOf,
     Release,
-    ServerRate,
     Value,
     WeightedMean,
     With,
     apply_update,
     key,
+    server_rate_key,
     spec_of,
     state,
 )
 
 
-class LpProj(ServerRate, FederatedStrategy):
+class LpProj(FederatedStrategy):
     """Averages projections of the clients' models, to which clients hold on."""
 
     SET_ONCE: ClassVar[Sequence[str]] = ("lp_proj_dimensions",)
@@ -95,6 +95,8 @@ class LpProj(ServerRate, FederatedStrategy):
             "lower one of them",
         ),
     )
+
+    server_learning_rate: float = server_rate_key()
 
     lp_proj_p: int = key(
         default=1,

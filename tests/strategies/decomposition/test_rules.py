@@ -326,7 +326,7 @@ def test_fedvarps_memory_is_the_sum_of_what_clients_last_moved(mode: Any) -> Non
     """Under each mode: of slow arrays that is their move at the last upload."""
     last: dict[int, Arrays] = {}
     inner = no_evaluation(fedvarp=True, clients_per_round=2, seed=1)
-    [memory] = inner.corrections
+    [memory] = [stage for stage in inner.step_stages if stage.name]
     assert isinstance(memory, UpdateMemory)
     grid = Recorder(make_app())
     strategy = wrap(inner, coefficient_period=3, local_coefficients=mode)
