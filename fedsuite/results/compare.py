@@ -182,8 +182,10 @@ class Comparison:
         few = any(0 < row.num_clients <= 10 for row in self.rows)
         one = "Of ten clients or fewer the worst 10 % are one client. " * few
         name = self.score.name
+        heading = self.score.label[:1].upper() + self.score.label[1:]
+        better = "" if self.score.higher_is_better else ", less is better"
         return (
-            f"{self.score.heading} over clients, {when}; last {LAST}: mean "
+            f"{heading} over clients{better}, {when}; last {LAST}: mean "
             f"{name} of the last {LAST} evaluations. {one}"
             "Spread: sample standard deviation over seeds."
         )

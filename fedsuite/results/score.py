@@ -58,12 +58,6 @@ class Score:
         return f"{self.name} ({self.unit})" if self.unit else self.name
 
     @property
-    def heading(self) -> str:
-        """The label as a sentence begins, with the direction where less is better."""
-        better = "" if self.higher_is_better else ", less is better"
-        return self.label[:1].upper() + self.label[1:] + better
-
-    @property
     def points(self) -> str:
         """What a difference of two such numbers is counted in."""
         return {"%": "points", "": ""}.get(self.unit, self.unit)

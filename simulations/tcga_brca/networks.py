@@ -84,7 +84,7 @@ def there() -> Runs:
 
 
 def chosen_rate(runs: Runs, model: str, method: str) -> float:
-    """Return the rate with the best mean validation concordance; the lower of equal ones."""
+    """Return the rate with the best validation concordance; the lower of equal ones."""
 
     def validation(rate: float) -> float:
         return fmean(runs[model, method, rate, seed][0] for seed in CHOICE_SEEDS)
