@@ -9,31 +9,32 @@ from typing_extensions import override
 
 from fedsuite.core.metrics import of_clients
 from fedsuite.core.progress import ROUNDS, Work, round_words
+from fedsuite.core.tasks import ACCURACY, PER_CENT, Score
 from fedsuite.rounds.events import Callback, RoundReport, RunState
 
 ALWAYS_BELOW = 50
 """Most rounds of a run that prints each round."""
-
-NO_ACCURACY = "no accuracy"
-"""Words on an evaluation at which no client told an accuracy, though they did before."""
 
 SECONDS_BETWEEN = 2.0
 """Least pause between the lines of longer runs."""
 
 
 class Progress(Callback):
-    """Prints round, loss, mean accuracy, worst 10 % and the number of rejected replies.
+    """Prints round, loss, mean score, worst 10 % and the number of rejected replies.
 
     Parameters
     ----------
     write
         Function that prints a line.
+    score
+        The run's main score.
     """
 
-    def __init__(self, write: Callable[[str], None]) -> None:
+    def __init__(self, write: Callable[[str], None], score: Score = ACCURACY) -> None:
         self._write = write
+        self._score = score
         self._last = 0.0
-        self._accuracy = ""
+        self._words = ""
         self._rounds = Work(ROUNDS)
         self._shown = ExitStack()
 
@@ -49,7 +50,7 @@ class Progress(Callback):
     @override
     def on_round_end(self, state: RunState, report: RoundReport) -> None:
         self._rounds.show(report.server_round)
-        self._accuracy = self._words(report)
+        self._words = self._of_evaluation(report)
         due = (
             report.num_rounds <= ALWAYS_BELOW
             or report.server_round in (1, report.num_rounds)
@@ -57,53 +58,59 @@ class Progress(Callback):
         )
         if due:
             self._last = time.monotonic()
-            self._write(round_line(report, self._accuracy))
+            self._write(round_line(report, self._words))
         if state.stop_reason is not None:
             self._write(f"stopping after round {report.server_round}: {state.stop_reason}")
 
-    def _words(self, report: RoundReport) -> str:
+    def _of_evaluation(self, report: RoundReport) -> str:
         """Return words on the last evaluation, perhaps of an earlier round."""
-        words = accuracy_words(report)
-        if not words and self._accuracy:
+        words = score_words(report, self._score)
+        if not words and self._words:
             scored = report.evaluate is not None and report.evaluate.rows
-            return NO_ACCURACY if scored else self._accuracy
+            return f"no {self._score.title}" if scored else self._words
         return words
 
 
-def accuracy_words(report: RoundReport) -> str:
-    """Return the accuracies of a round in words; empty without an evaluation.
+def score_words(report: RoundReport, score: Score = ACCURACY) -> str:
+    """Return the scores of a round in words; empty without an evaluation.
 
     Where clients have validation rows these are shown, for they decide what is chosen.
     """
-    validated = any(name.startswith("validation_accuracy") for name in report.metrics)
-    name = "validation_accuracy" if validated else "accuracy"
-    score = name.replace("_", " ")
+    validation = f"validation_{score.column}"
+    validated = any(name.startswith(f"{validation}_") for name in report.metrics)
+    name = validation if validated else score.column
+    title = f"validation {score.title}" if validated else score.title
     metrics = report.metrics
     num_asked = int(metrics.get(f"{name}_clients_asked", 0))
     short = of_clients(int(metrics.get(f"{name}_clients", 0)), num_asked)
     if f"{name}_mean" not in metrics:
-        return f"mean {score} of {short}" if short else ""
-    mean = f"mean {score} {metrics[f'{name}_mean']:6.2%}"
-    worst = f"worst 10 % {metrics[f'{name}_worst10']:6.2%}"
+        return f"mean {title} of {short}" if short else ""
+    mean = f"mean {title} {_number(score, metrics[f'{name}_mean'])}"
+    worst = f"worst 10 % {_number(score, metrics[f'{name}_worst10'])}"
     return f"{mean} of {short}  {worst}" if short else f"{mean}  {worst}"
 
 
-def round_line(report: RoundReport, accuracy: str) -> str:
+def _number(score: Score, value: float) -> str:
+    """Return a number as wide as others, so that lines of rounds stand below each other."""
+    return f"{value:6.2%}" if score.unit == PER_CENT else score.shown(value)
+
+
+def round_line(report: RoundReport, scored: str) -> str:
     """Return a round in one line.
 
     Parameters
     ----------
     report
         The round.
-    accuracy
+    scored
         Words on the last evaluation, perhaps of an earlier round.
     """
     metrics = report.metrics
     parts = [round_words(report.server_round, report.num_rounds)]
     if "train_loss" in metrics:
         parts.append(f"training loss {metrics['train_loss']:.4f}")
-    if accuracy:
-        parts.append(accuracy)
+    if scored:
+        parts.append(scored)
     if "epsilon" in metrics:
         parts.append(f"epsilon {metrics['epsilon']:.4g}")
     if metrics["replies_rejected"]:

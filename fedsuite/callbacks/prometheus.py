@@ -14,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from fedsuite.core.errors import ConfigError, RunError
+from fedsuite.core.tasks import SCORES
 from fedsuite.rounds.events import Callback, RoundReport, RunState
 from fedsuite.rounds.kinds import USED, Kind
 
@@ -28,13 +29,19 @@ _GAUGES = {
     "round": "Last round done",
     "rounds_planned": "Rounds of the run",
     "last_round_seconds": "Time that the last round took",
-    "accuracy_mean": "Mean accuracy over clients, a fraction, when last evaluated",
-    "accuracy_median": "Median accuracy over clients",
-    "accuracy_worst10": "Mean accuracy of the worst tenth of clients",
-    "accuracy_clients": "Clients with an accuracy, where not all that were asked have one",
-    "accuracy_clients_asked": "Clients that were asked for an accuracy",
 }
-_OF_CLIENTS = tuple(name for name in _GAUGES if name.startswith("accuracy"))
+_OF_CLIENTS = {
+    f"{score.column}_{ending}": f"{what} of {score.title} when last evaluated"
+    for score in SCORES.values()
+    for ending, what in {
+        "mean": "Mean over clients",
+        "median": "Median over clients",
+        "worst10": "Mean over the worst tenth of clients",
+        "clients": "Clients that have one, where not all do,",
+        "clients_asked": "Clients that were asked, where not all have one,",
+    }.items()
+}
+"""Gauges of all scores; per cent are fractions."""
 
 
 class Prometheus(Callback, Collector):
@@ -108,7 +115,8 @@ class Prometheus(Callback, Collector):
             "rounds_planned": report.num_rounds,
             "last_round_seconds": report.seconds,
         }
-        if report.evaluate is not None and report.evaluate.num_to_score():
+        evaluated = report.evaluate
+        if evaluated is not None and (evaluated.rows or evaluated.num_to_score()):
             # A round without an evaluation leaves the last values.
             for name in _OF_CLIENTS:
                 self._latest.pop(name, None)
@@ -147,7 +155,7 @@ class Prometheus(Callback, Collector):
             rejected,
             *(
                 GaugeMetricFamily(f"fedsuite_{name}", f"{words}.", self._latest[name])
-                for name, words in _GAUGES.items()
+                for name, words in (_GAUGES | _OF_CLIENTS).items()
                 if name in self._latest
             ),
         ]

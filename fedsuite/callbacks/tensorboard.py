@@ -4,13 +4,14 @@ from torch.utils.tensorboard import SummaryWriter
 
 from fedsuite.callbacks.tracking import Flat, TrackedRun, numbers
 from fedsuite.core.keys import toml_text
+from fedsuite.core.tasks import SCORES
 from fedsuite.rounds.events import RoundReport
 
 FOLDER = "tensorboard"
 
 
 class TensorBoard:
-    """Writes scalars, and the distribution of accuracies over clients.
+    """Writes scalars, and the distributions of scores over clients.
 
     The run's folder ``tensorboard`` is for ``tensorboard --logdir``, also meanwhile.
     """
@@ -30,13 +31,14 @@ class TensorBoard:
         self._last = report.server_round
         for name, value in numbers(report).items():
             self._writer.add_scalar(name, value, report.server_round)
-        accuracies = report.evaluate.accuracies() if report.evaluate else []
-        if accuracies:
-            import numpy as np
+        for score in SCORES.values():
+            scores = report.evaluate.accuracies(score.column) if report.evaluate else []
+            if scores:
+                import numpy as np
 
-            self._writer.add_histogram(
-                "accuracy", np.asarray(accuracies), report.server_round
-            )
+                self._writer.add_histogram(
+                    score.column, np.asarray(scores), report.server_round
+                )
         # The writer queues events and may flush only every two minutes.
         self._writer.flush()
 

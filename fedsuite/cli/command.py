@@ -338,8 +338,11 @@ PlaceboOption = Annotated[
     ),
 ]
 ScoreOption = Annotated[
-    str,
-    typer.Option(help="Accuracy of clients to compare, such as whole_test_accuracy."),
+    str | None,
+    typer.Option(
+        help="Score of clients to compare, such as auroc or whole_test_accuracy; default: "
+        "the main score of the runs' task."
+    ),
 ]
 
 
@@ -356,7 +359,7 @@ def compare(
     evaluations: EvaluationsOption = 1,
     baseline: BaselineOption = None,
     placebo: PlaceboOption = None,
-    score: ScoreOption = "accuracy",
+    score: ScoreOption = None,
     with_report: Annotated[
         bool, typer.Option("--report/--no-report", help="Write report.html there too.")
     ] = True,
@@ -402,14 +405,14 @@ def report(
     evaluations: EvaluationsOption = 1,
     baseline: BaselineOption = None,
     placebo: PlaceboOption = None,
-    score: ScoreOption = "accuracy",
+    score: ScoreOption = None,
 ) -> None:
     """Write runs as one HTML file that needs no network; also of a run that goes on."""
     from fedsuite.results.compare import compare as compare_runs
     from fedsuite.results.report import write_report
 
     options = evaluations, score, baseline, placebo or ()
-    compares = len(runs) > 1 or options != (1, "accuracy", None, ())
+    compares = len(runs) > 1 or options != (1, None, None, ())
     write_report(runs, output, compare_runs(runs, *options) if compares else None)
     print(f"report: {output}")
 

@@ -62,6 +62,12 @@ class Score:
         """What a number of the files is multiplied by to be shown."""
         return 100.0 if self.unit == PER_CENT else 1.0
 
+    def shown(self, value: float) -> str:
+        """Return a number of the files in words: ``62.50 %``, else four digits."""
+        if self.unit == PER_CENT:
+            return f"{self.factor * value:.2f} {self.unit}"
+        return f"{value:.4g} {self.unit}".rstrip()
+
     def can_be(self, value: float) -> bool:
         """Return whether a number can be this score; NaN cannot."""
         return math.isfinite(value) and self.least <= value <= self.largest
@@ -88,8 +94,8 @@ SCORES: Mapping[str, Score] = MappingProxyType(
             Score("specificity", "specificity"),
             Score("brier", "Brier score", higher=False),
             Score("calibration-error", "calibration error", higher=False),
-            _error("mae", "mean absolute error"),
-            _error("rmse", "root mean squared error"),
+            _error("mae", "MAE"),
+            _error("rmse", "RMSE"),
             Score("r2", "R2", least=-math.inf),
             Score("coverage-error", "coverage error", higher=False),
             Score("concordance", "concordance"),

@@ -12,6 +12,7 @@ from fedsuite.deploy.folders import SuperLinkFolder
 from fedsuite.deploy.programs import ask, node_numbers
 from fedsuite.engines.flower import CONNECTION
 from fedsuite.results.reader import load_run
+from fedsuite.results.score import main_score
 from fedsuite.results.writer import status_of
 
 if TYPE_CHECKING:
@@ -27,16 +28,16 @@ ONLINE = "online"
 class RunStatus:
     """Progress of a run, read from its folder.
 
-    ``accuracy`` is the mean over clients at the last evaluation, a fraction, and
-    ``rejected`` counts the causes of rejected replies, of which ``last_reason`` is the last
-    one's. ``number`` is Flower's of the run.
+    ``score`` is the mean over clients of the main score at the last evaluation, in words,
+    and ``rejected`` counts the causes of rejected replies, of which ``last_reason`` is the
+    last one's. ``number`` is Flower's of the run.
     """
 
     name: str
     status: str
     rounds: int
     planned: int
-    accuracy: float | None
+    score: str
     rejected: Counter[str]
     last_reason: str
     number: str = ""
@@ -70,14 +71,15 @@ def read_runs(folder: Path) -> list[RunStatus]:
             rejected = [e for e in run.events() if e.get("kind") == REJECTED]
         except FedsuiteError:
             continue
-        means = run.column("accuracy_mean")[1].tolist()
+        score = main_score(run.experiment)
+        means = run.column(f"{score.column}_mean")[1].tolist()
         statuses.append(
             RunStatus(
                 path.name,
                 status_of(path),
                 run.last_round,
                 int(run.experiment.get("num-rounds", 0)),
-                means[-1] if means else None,
+                f"{score.title} {score.shown(means[-1])}" if means else "",
                 Counter(str(event.get("cause", "")) for event in rejected),
                 str(rejected[-1].get("reason")) if rejected else "",
                 str(run.manifest.get("flwr_run_id", "")),
@@ -110,7 +112,7 @@ def results_table(folder: Path, runs: Sequence[RunStatus]) -> "Table":
     """Return the table of the runs in a folder, for a console."""
     return _table(
         f"Results in {folder}",
-        ("run", "status", "round", "mean accuracy", "replies not used", "the last one"),
+        ("run", "status", "round", "mean over clients", "replies not used", "the last one"),
         [_cells(run) for run in runs],
     )
 
@@ -129,10 +131,9 @@ def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -
 
 
 def _cells(run: RunStatus) -> tuple[str, ...]:
-    accuracy = "" if run.accuracy is None else f"{100 * run.accuracy:.2f} %"
     done = f"{run.rounds} of {run.planned}"
     causes = ", ".join(f"{count} {cause}" for cause, count in run.rejected.most_common())
-    return run.name, run.status, done, accuracy, causes or "none", run.last_reason
+    return run.name, run.status, done, run.score, causes or "none", run.last_reason
 
 
 def _entries(text: str, kind: str) -> list[Mapping[str, Any]]:

@@ -124,7 +124,8 @@ class RunSettings(Settings):
     early_stop_metric: str = key(
         default="",
         help="metric of rounds.jsonl that ends the run when it stops improving; auto is "
-        "the mean accuracy, on clients' validation rows where there are some; empty: never",
+        "the mean of the main score, on clients' validation rows where there are some; "
+        "empty: never",
     )
     early_stop_patience: int = key(
         default=20,

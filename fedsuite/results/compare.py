@@ -1,9 +1,10 @@
 """Comparisons of runs: means, spreads over seeds, and warnings of unfair comparisons."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Self
 
 from fedsuite.core.errors import RunError
 from fedsuite.core.files import atomic_write
@@ -15,8 +16,8 @@ from fedsuite.results.likeness import (
     partition_warnings,
     seeds_text,
 )
-from fedsuite.results.reader import Run, Scores, load_run
-from fedsuite.results.score import ACCURACY, Score, score_of
+from fedsuite.results.reader import Client, Run, Scores, load_run
+from fedsuite.results.score import ACCURACY, Score, main_score, score_of
 from fedsuite.results.tables import (
     FittingTable,
     console_table,
@@ -49,14 +50,19 @@ OVER_CLIENTS = tuple(name for name in COLUMNS if name != "last")
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean over seeds, and sample standard deviation (n - 1); None for a single seed."""
+    """Mean over seeds, and sample standard deviation (n - 1); None for a single seed.
+
+    Both are shown with ``digits`` behind the point.
+    """
 
     mean: float
     std: float | None
+    digits: int = 2
 
     def __str__(self) -> str:
-        spread = "" if self.std is None else f" \N{PLUS-MINUS SIGN} {self.std:.2f}"
-        return f"{self.mean:.2f}{spread}"
+        digits = self.digits
+        spread = "" if self.std is None else f" \N{PLUS-MINUS SIGN} {self.std:.{digits}f}"
+        return f"{self.mean:.{digits}f}{spread}"
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,11 @@ class Row:
         Fewest clients of the runs; 0 where unknown.
     test_share
         Test rows per training row where each seed draws a split of its own, else 0.
+    incomplete
+        Whether clients have no score here that have one in another row on the same seed,
+        perhaps because they diverged: means are then over other clients.
+    digits
+        Digits behind the point of the numbers that are shown.
     """
 
     label: str
@@ -90,12 +101,16 @@ class Row:
     scores: dict[object, tuple[Scores, ...]] = field(default_factory=dict)
     num_clients: int = 0
     test_share: float = 0.0
+    incomplete: bool = False
+    digits: int = 2
 
     @property
     def metrics(self) -> dict[str, Spread | None]:
         """Spread over seeds by metric; None for a metric that no run has."""
         return {
-            name: spread([run[name] for run in self.by_seed.values() if name in run])
+            name: spread(
+                [run[name] for run in self.by_seed.values() if name in run], self.digits
+            )
             for name in COLUMNS
         }
 
@@ -113,7 +128,7 @@ class Comparison:
     Parameters
     ----------
     rows
-        One row per experiment.
+        One row per experiment; those with ``incomplete`` last.
     warnings
         One line per reason why the rows are hard to compare.
     groups
@@ -135,9 +150,14 @@ class Comparison:
     groups: tuple[Group, ...]
     evaluations: int
     baseline: str
-    score: Score = field(default_factory=score_of)
+    score: Score
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     placebos: tuple[str, ...] = ()
+
+    def of_score(self, column: str) -> Self:
+        """Return the same comparison by another score."""
+        rows, groups = _ranked(self.groups, self.evaluations, column)
+        return replace(self, rows=rows, groups=groups, score=score_of(column))
 
     @property
     def columns(self) -> dict[str, str]:
@@ -162,8 +182,10 @@ class Comparison:
         few = any(0 < row.num_clients <= 10 for row in self.rows)
         one = "Of ten clients or fewer the worst 10 % are one client. " * few
         name = self.score.name
+        heading = self.score.label[:1].upper() + self.score.label[1:]
+        better = "" if self.score.higher_is_better else ", less is better"
         return (
-            f"{self.score.heading} over clients, {when}; last {LAST}: mean "
+            f"{heading} over clients{better}, {when}; last {LAST}: mean "
             f"{name} of the last {LAST} evaluations. {one}"
             "Spread: sample standard deviation over seeds."
         )
@@ -172,7 +194,7 @@ class Comparison:
 def compare(
     paths: Sequence[str | Path],
     evaluations: int = 1,
-    score: str = ACCURACY,
+    score: str | None = None,
     baseline: str | None = None,
     placebos: Sequence[str] = (),
 ) -> Comparison:
@@ -186,7 +208,8 @@ def compare(
         Number of last evaluations to average per run, at least 1; a run with fewer averages
         all.
     score
-        Accuracy to compare, a column of ``clients.jsonl`` such as ``whole_test_accuracy``.
+        Score to compare, a column of ``clients.jsonl`` such as ``whole_test_accuracy``;
+        None is the main score of the runs' task.
     baseline
         Label of the experiment to subtract, pair by pair; None is the first.
     placebos
@@ -203,14 +226,15 @@ def compare(
     repeated: list[str] = []
     runs = [load_run(path) for path in paths]
     groups = tuple(_one_per_seed(group, repeated) for group in group_runs(runs))
-    rows = tuple(_row(group, evaluations, score) for group in groups)
-    if score != ACCURACY and not any(any(row.by_seed.values()) for row in rows):
+    labels = [group.label for group in groups]
+    column = score or _shared_main(runs)
+    rows, groups = _ranked(groups, evaluations, column)
+    if score not in (None, ACCURACY) and not any(any(row.by_seed.values()) for row in rows):
         raise RunError(
-            f"no run has {score} of its clients: `accuracy` is there, further scores where "
-            "the key scores names them, and `whole_test_accuracy` where the experiment "
-            "says score-whole-test = true"
+            f"no run has {score} of its clients: `{_shared_main(runs)}` is there, further "
+            "scores where the key scores names them, and `whole_test_accuracy` where the "
+            "experiment says score-whole-test = true"
         )
-    labels = [row.label for row in rows]
     subtracted = labels[0] if baseline is None else baseline
     for label in (subtracted, *placebos):
         if label not in labels:
@@ -226,7 +250,7 @@ def compare(
         groups=groups,
         evaluations=evaluations,
         baseline=subtracted,
-        score=score_of(score),
+        score=score_of(column),
         keys=keys,
         placebos=tuple(placebos),
     )
@@ -275,7 +299,7 @@ def by_seed_csv(comparison: Comparison) -> str:
     for row in comparison.rows:
         for seed, metrics in row.by_seed.items():
             numbers = [metrics.get(name) for name in COLUMNS]
-            cells = ["" if n is None else f"{n:.4f}" for n in numbers]
+            cells = ["" if n is None else f"{n:.{2 + row.digits}f}" for n in numbers]
             lines.append([row.label, seed, *cells, row.partitions[seed][:12]])
     return csv_table(lines)
 
@@ -284,6 +308,51 @@ def write_comparison(comparison: Comparison, folder: Path) -> None:
     """Write ``comparison.md`` and ``by_seed.csv``."""
     atomic_write(folder / "comparison.md", to_markdown(comparison).encode())
     atomic_write(folder / "by_seed.csv", by_seed_csv(comparison).encode())
+
+
+def _shared_main(runs: Sequence[Run]) -> str:
+    """Return the main score of runs; where they differ the first one that all runs have."""
+    mains = list(dict.fromkeys(main_score(run.experiment).column for run in runs))
+    shared = (
+        main for main in mains if all(run.column(f"{main}_mean")[0].size for run in runs)
+    )
+    return next(shared, mains[0])
+
+
+def _ranked(
+    groups: Sequence[Group], evaluations: int, score: str
+) -> tuple[tuple[Row, ...], tuple[Group, ...]]:
+    """Return rows and their groups, those whose means are over fewer clients last."""
+    rows = [_row(group, evaluations, score) for group in groups]
+    largest = max(abs(n.get("mean", 0.0)) for r in rows for n in r.by_seed.values())
+    digits = score_of(score).digits(largest)
+    rows = [
+        replace(row, incomplete=_is_incomplete(row, rows), digits=digits) for row in rows
+    ]
+    pairs = sorted(zip(rows, groups, strict=True), key=lambda pair: pair[0].incomplete)
+    return tuple(row for row, _ in pairs), tuple(group for _, group in pairs)
+
+
+def _is_incomplete(row: Row, rows: Sequence[Row]) -> bool:
+    """Return whether a client has no score that has one in another row on that seed.
+
+    Where no other row has the seed, whether any client has none.
+    """
+    for seed, scores in row.scores.items():
+        if not any(one.short for one in scores):
+            continue
+        others = [other.scores[seed] for other in rows if seed in other.scores]
+        scored = [_clients_with_a_score(other) for other in others]
+        if len(others) == 1 or any(
+            other - _clients_with_a_score(scores) for other in scored
+        ):
+            return True
+    return False
+
+
+def _clients_with_a_score(evaluations: Sequence[Scores]) -> set[Client]:
+    """Return the clients that have a score at each evaluation."""
+    return set.intersection(*(set(one.of) for one in evaluations)) if evaluations else set()
 
 
 def _row(group: Group, evaluations: int, score: str) -> Row:
@@ -342,11 +411,11 @@ def _left_out(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def spread(values: Sequence[float]) -> Spread | None:
+def spread(values: Sequence[float], digits: int = 2) -> Spread | None:
     """Return mean and spread of one number per seed, None for no numbers."""
     if not values:
         return None
-    return Spread(fmean(values), stdev(values) if len(values) > 1 else None)
+    return Spread(fmean(values), stdev(values) if len(values) > 1 else None, digits)
 
 
 def _one_per_seed(group: Group, warnings: list[str]) -> Group:

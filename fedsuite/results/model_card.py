@@ -5,6 +5,7 @@ from pathlib import Path
 from fedsuite.results import layout
 from fedsuite.results.model_facts import ModelFacts
 from fedsuite.results.reader import Run, load_run
+from fedsuite.results.score import main_score
 from fedsuite.results.tables import markdown_table, markdown_text
 from fedsuite.results.writer import RunFolder
 
@@ -99,12 +100,13 @@ def _some(names: tuple[str, ...]) -> str:
 
 
 def _scores(run: Run) -> str:
-    evaluations = run.scores()
+    score = main_score(run.experiment)
+    evaluations = run.scores(score.column)
     if not evaluations or not evaluations[-1].of:
         return "No client has a score.\n"
     last = evaluations[-1]
-    rows = [[str(k), f"{100 * accuracy:.2f}"] for k, accuracy in last.of.items()]
-    heading = ["client", "accuracy on its test rows (%)"]
+    rows = [[str(client), score.shown(number)] for client, number in last.of.items()]
+    heading = ["client", f"{score.title} on its test rows"]
     table = markdown_table([heading, *rows[:_MOST_CLIENTS]])
     more = len(rows) - _MOST_CLIENTS
     rest = f"\nAnd {more} more in `clients.jsonl`.\n" if more > 0 else ""

@@ -5,7 +5,7 @@ the effect of seed and data, so differences often spread far less than runs.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -39,6 +39,8 @@ class Paired:
     corrected
         Half of the corrected resampled t interval of Nadeau and Bengio (2003), for runs
         that each draw their test rows from the same data; None where they do not.
+    digits
+        Digits behind the point of the numbers that are shown.
     """
 
     mean: float
@@ -46,6 +48,7 @@ class Paired:
     num_positive: int
     num_pairs: int
     corrected: float | None = None
+    digits: int = 2
 
     @property
     def half(self) -> float | None:
@@ -55,7 +58,7 @@ class Paired:
     @property
     def intervals(self) -> str:
         """The mean with its intervals."""
-        text = f"{self.mean:+.2f}"
+        text = f"{self.mean:+.{self.digits}f}"
         if self.half_width is not None:
             text += f" {self._around(self.half_width)}"
         if self.corrected is not None:
@@ -66,7 +69,8 @@ class Paired:
         return f"{self.intervals} ({self.num_positive})"
 
     def _around(self, half: float) -> str:
-        return f"[{self.mean - half:+.2f}, {self.mean + half:+.2f}]"
+        digits = self.digits
+        return f"[{self.mean - half:+.{digits}f}, {self.mean + half:+.{digits}f}]"
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,7 @@ class Difference:
         Number of pairs.
     metrics
         Differences by name in :data:`~fedsuite.results.compare.COLUMNS`; None for a metric
-        that no pair has on both sides.
+        that no pair has on both sides, and where means are over unlike clients.
     """
 
     label: str
@@ -144,7 +148,9 @@ def _difference(row: Row, baseline: Row) -> Difference:
         row.label,
         len(seeds),
         {
-            name: paired(numbers, row.test_share) if numbers else None
+            name: replace(paired(numbers, row.test_share), digits=row.digits)
+            if numbers and not (row.incomplete or baseline.incomplete)
+            else None
             for name, numbers in by_column.items()
         },
     )

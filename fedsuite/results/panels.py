@@ -12,8 +12,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsuite.core.metrics import of_clients
+from fedsuite.core.metrics import fairness_report, of_clients
+from fedsuite.core.tasks import SCORES
 from fedsuite.results.reader import Run
+from fedsuite.results.score import Score
+
+DECLARED = frozenset(score.column for score in SCORES.values())
+"""Scores that ``rounds.jsonl`` has means of."""
 
 Curve = dict[int, float]
 """Values by round."""
@@ -24,7 +29,7 @@ PHASES = ("train_", "evaluate_")
 class Panel(NamedTuple):
     """One panel of a column of ``rounds.jsonl``.
 
-    The column ``beside`` is drawn too, thin and dotted.
+    The column ``beside`` is drawn too, thin and dotted. No band leaves ``bounds``.
     """
 
     key: str
@@ -32,34 +37,40 @@ class Panel(NamedTuple):
     label: str
     scale: float
     beside: str = ""
+    bounds: tuple[float | None, float | None] = (None, None)
+
+
+def score_panels(score: Score) -> tuple[Panel, ...]:
+    """Return the panels of a score: mean, worst clients, validation, after training."""
+    column, unit = score.column, f" ({score.unit})" if score.unit else ""
+    trained = "After local training; dotted, hollow: after the round"
+
+    def panel(key: str, title: str, label: str = score.label, beside: str = "") -> Panel:
+        return Panel(key, title, label, score.scale, beside, score.bounds)
+
+    return (
+        panel(f"{column}_mean", f"Mean {score.name} over clients"),
+        panel(f"{column}_worst10", f"{score.title} of the worst 10 % of clients"),
+        panel(
+            f"validation_{column}_mean",
+            "Mean over clients, validation rows; dotted: test rows",
+            beside=f"{column}_mean",
+        ),
+        *(
+            panel(
+                f"train_trained_{part}{column}",
+                trained,
+                f"{score.name}, {rows}{unit}",
+                f"evaluate_{part}{column}",
+            )
+            for part, rows in (("", "own test rows"), ("whole_test_", "whole test part"))
+        ),
+    )
 
 
 PANELS = (
-    Panel("accuracy_mean", "Mean accuracy over clients", "accuracy (%)", 100),
-    Panel("accuracy_worst10", "Accuracy of the worst 10 % of clients", "accuracy (%)", 100),
-    Panel(
-        "validation_accuracy_mean",
-        "Mean over clients, validation rows; dotted: test rows",
-        "accuracy (%)",
-        100,
-        "accuracy_mean",
-    ),
     Panel("evaluate_loss", "Evaluation loss", "loss", 1),
     Panel("train_loss", "Training loss", "loss", 1),
-    Panel(
-        "train_trained_accuracy",
-        "After local training; dotted, hollow: after the round",
-        "accuracy, own test rows (%)",
-        100,
-        "evaluate_accuracy",
-    ),
-    Panel(
-        "train_trained_whole_test_accuracy",
-        "After local training; dotted, hollow: after the round",
-        "accuracy, whole test part (%)",
-        100,
-        "evaluate_whole_test_accuracy",
-    ),
     Panel("output_divergence", "Divergence of clients' outputs", "nats", 1),
     Panel(
         "discriminator_loss",
@@ -69,7 +80,7 @@ PANELS = (
         "log_clients",
     ),
 )
-"""Panels of the curves."""
+"""Panels of the curves that are of no score."""
 
 POOLED = (
     Panel(
@@ -89,6 +100,28 @@ def client_curves(run: Run, panels: Iterable[Panel]) -> dict[str, Curve]:
     return {key: means[key] if key in means else pooled_curve(run, key) for key in keys}
 
 
+def score_curves(run: Run, score: Score) -> dict[str, Curve]:
+    """Return a run's curves of a score's panels, each client counting once.
+
+    Of a score that ``rounds.jsonl`` has no mean of, such as ``whole_test_accuracy``, they
+    are made of the clients' rows.
+    """
+    curves = client_curves(run, score_panels(score))
+    column = score.column
+    if column not in DECLARED:
+        reports = {
+            scores.server_round: fairness_report(scores.percent, scores.score)
+            for scores in run.scores(column, last=max(len(run.rounds), 1))
+            if scores.of
+        }
+        for name, ending in (("mean", "mean"), ("worst_10", "worst10")):
+            curves[f"{column}_{ending}"] = {
+                server_round: getattr(report, name) / score.scale
+                for server_round, report in reports.items()
+            }
+    return curves
+
+
 def by_seed(
     curves: Sequence[Mapping[str, Curve]], key: str
 ) -> tuple[list[int], NDArray[np.float64]]:
@@ -100,20 +133,21 @@ def by_seed(
     return rounds, np.array([[column[r] for r in rounds] for column in columns])
 
 
-def left_out_words(runs: Iterable[Run]) -> str:
+def left_out_words(runs: Iterable[Run], score: Score) -> str:
     """Return in words the fewest clients that a mean is over; empty where it is all."""
+    scored, asked = (f"{score.column}_clients{ending}" for ending in ("", "_asked"))
     short = [
-        (row["accuracy_clients"] / row["accuracy_clients_asked"], row)
+        (row[scored] / row[asked], row)
         for run in runs
         for row in run.rounds
-        if row.get("accuracy_clients_asked") and row.get("accuracy_clients") is not None
+        if row.get(asked) and row.get(scored) is not None
     ]
     if not short:
         return ""
     worst = min(short, key=itemgetter(0))[1]
-    words = of_clients(worst["accuracy_clients"], worst["accuracy_clients_asked"])
+    words = of_clients(worst[scored], worst[asked])
     more = f", fewer than all in {len(short) - 1} more" if len(short) > 1 else ""
-    return f"Accuracies of {words} at round {worst['round']}{more}"
+    return f"{score.title} of {words} at round {worst['round']}{more}"
 
 
 def pooled_curve(run: Run, key: str) -> Curve:

@@ -9,12 +9,19 @@ from typing import TYPE_CHECKING, Any
 from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.core.extras import naming_extras
 from fedsuite.core.files import atomic_write, make_folder
-from fedsuite.core.metrics import fairness_report
 from fedsuite.results.compare import Comparison, to_latex
-from fedsuite.results.panels import PANELS, Curve, Panel, by_seed, client_curves
+from fedsuite.results.panels import (
+    PANELS,
+    Curve,
+    Panel,
+    by_seed,
+    client_curves,
+    score_curves,
+    score_panels,
+)
 from fedsuite.results.plots import band_edges, dress, line_style
 from fedsuite.results.reader import Run
-from fedsuite.results.score import ACCURACY, Score
+from fedsuite.results.score import Score
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -97,9 +104,15 @@ def curves_figure(comparison: Comparison) -> "Figure":
         [_curves(run, comparison.score) for run in group.runs]
         for group in comparison.groups
     ]
-    panels = [p for p in PANELS if any(run[p.key] for group in curves for run in group)]
+    panels = [
+        panel
+        for panel in (*score_panels(comparison.score), *PANELS)
+        if any(run[panel.key] for group in curves for run in group)
+    ]
     if not panels:
-        raise RunError("no curves to draw: the runs hold no losses and no accuracies")
+        raise RunError(
+            f"no curves to draw: the runs hold no losses and no {comparison.score.name}"
+        )
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
     width, height = PANEL_INCHES
@@ -108,9 +121,7 @@ def curves_figure(comparison: Comparison) -> "Figure":
     for axes, panel in zip(grid.flat, panels, strict=False):
         for index, group in enumerate(curves):
             _draw(axes, group, panel, index)
-        own = panel.key.startswith("accuracy")
-        label = comparison.score.label if own else panel.label
-        dress(axes, panel.title, "round", label)
+        dress(axes, panel.title, "round", panel.label)
         axes.title.set_fontsize(STYLE["font.size"])
         axes.xaxis.get_major_locator().set_params(integer=True)
     for axes in grid.flat[len(panels) :]:
@@ -138,17 +149,8 @@ def _has_bands(comparison: Comparison) -> bool:
 
 
 def _curves(run: Run, score: Score) -> dict[str, Curve]:
-    """Return the curves of all panels; the accuracies over clients are of ``score``."""
-    curves = client_curves(run, PANELS)
-    if score.column != ACCURACY:
-        reports = {
-            scores.server_round: fairness_report(scores.percent)
-            for scores in run.scores(score.column, last=max(len(run.rounds), 1))
-            if scores.of
-        }
-        curves["accuracy_mean"] = {r: one.mean / 100 for r, one in reports.items()}
-        curves["accuracy_worst10"] = {r: one.worst_10 / 100 for r, one in reports.items()}
-    return curves
+    """Return the curves of all panels, and of those of a score."""
+    return {**client_curves(run, PANELS), **score_curves(run, score)}
 
 
 def _draw(
@@ -160,7 +162,7 @@ def _draw(
         rounds, values = by_seed(curves, key)
         if not rounds:
             continue
-        mean, low, high = band_edges(values, panel.scale)
+        mean, low, high = band_edges(values, panel)
         marker: dict[str, Any] = {"marker": "o"} if len(rounds) <= 30 else {}
         if key == panel.beside:
             dotted = {"linestyle": ":", "linewidth": 1.0, "markerfacecolor": "white"}

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from fedsuite.results.panels import Panel
+
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's colours for the colour-blind, without yellow, too pale for lines."""
 
@@ -36,7 +38,7 @@ def dress(axes: "Axes", title: str, x_label: str, y_label: str) -> None:
 
 
 def band_edges(
-    values: NDArray[np.float64], scale: float
+    values: NDArray[np.float64], panel: "Panel"
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Return mean, and mean minus and plus the sample standard deviation, over seeds.
 
@@ -44,13 +46,15 @@ def band_edges(
     ----------
     values
         Shape (seeds, rounds).
-    scale
-        What they are multiplied by. 100 makes per cent of fractions, and no edge leaves 0
-        to 100.
+    panel
+        Says what they are multiplied by, and which bounds no edge leaves.
     """
+    scale = panel.scale
     mean = scale * values.mean(axis=0)
     std = scale * values.std(axis=0, ddof=1) if len(values) > 1 else np.zeros_like(mean)
-    least, most = (0.0, 100.0) if scale == 100 else (-np.inf, np.inf)
+    low, high = panel.bounds
+    least = -np.inf if low is None else low
+    most = np.inf if high is None else high
     return mean, np.clip(mean - std, least, most), np.clip(mean + std, least, most)
 
 

@@ -24,6 +24,7 @@ from fedsuite.core.tasks import ACCURACY, Score, score_of_column
 from fedsuite.data.shift_report import ClientShift
 from fedsuite.messages.records import EVALUATE
 from fedsuite.results import layout
+from fedsuite.results.score import main_score
 
 Client = int | str
 """A client's identity in the tables: a partition id, a node id, or a registered name."""
@@ -120,18 +121,22 @@ class Run:
     def _in_short(self) -> dict[str, str]:
         """Return what the run is and how it ended, in words."""
         values, last = self.experiment, self.rounds[-1] if self.rounds else {}
-        mean, worst = (last.get(f"accuracy_{name}") for name in ("mean", "worst10"))
+        score = main_score(values)
+        numbers = [
+            (words, last.get(f"{score.column}_{ending}"))
+            for words, ending in (("mean", "mean"), ("worst 10 %", "worst10"))
+        ]
         scores = [
-            f"{words} {100 * score:.2f} %"
-            for words, score in (("mean", mean), ("worst 10 %", worst))
-            if score is not None and _is_fraction(score)
+            f"{words} {score.shown(number)}"
+            for words, number in numbers
+            if is_number(number) and score.can_be(number)
         ]
         status = str(self.manifest["status"])
         return {
             "method": f"{values.get('method')} on {values.get('dataset')}",
             "clients": f"{values.get('num-clients')} clients",
             "rounds": f"round {self.last_round} of {values.get('num-rounds')}, {status}",
-            "accuracy": f"accuracy: {', '.join(scores)}" if scores else "",
+            "score": f"{score.title}: {', '.join(scores)}" if scores else "",
         }
 
     @property

@@ -5,12 +5,19 @@ from here, and no page says accuracy by itself.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fedsuite.core.keys import AUTO, Value
 from fedsuite.core.tasks import ACCURACY as DECLARED_ACCURACY
-from fedsuite.core.tasks import score_of_column
+from fedsuite.core.tasks import CLASSIFICATION, PER_CENT, TASKS, Task, score_of_column
+from fedsuite.core.tasks import Score as DeclaredScore
+from fedsuite.data import DATASETS
 
 ACCURACY = DECLARED_ACCURACY.column
+
+MOST_DIGITS = 6
+"""Most digits behind the point of a number whose unit nobody knows."""
 
 
 @dataclass(frozen=True)
@@ -41,15 +48,14 @@ class Score:
     higher_is_better: bool = True
 
     @property
+    def title(self) -> str:
+        """The name as a sentence begins."""
+        return self.name[:1].upper() + self.name[1:]
+
+    @property
     def label(self) -> str:
         """Name and unit, for an axis or a heading."""
         return f"{self.name} ({self.unit})" if self.unit else self.name
-
-    @property
-    def heading(self) -> str:
-        """The label as a sentence begins, with the direction where less is better."""
-        better = "" if self.higher_is_better else ", less is better"
-        return self.label[:1].upper() + self.label[1:] + better
 
     @property
     def points(self) -> str:
@@ -69,6 +75,21 @@ class Score:
         low, high = self.bounds
         shown = self.scale * value
         return (low is None or shown >= low) and (high is None or shown <= high)
+
+    def digits(self, shown: float) -> int:
+        """Return how many digits behind the point numbers as large as this one need.
+
+        Two of per cent. Of other units four digits in all, for a target may be tiny.
+        """
+        size = abs(shown)
+        if self.unit == PER_CENT or not size or not math.isfinite(size):
+            return 2
+        return min(max(3 - math.floor(math.log10(size)), 2), MOST_DIGITS)
+
+    def shown(self, number: float) -> str:
+        """Return a number, as it is shown, in words for a tile."""
+        digits = 1 if self.unit == PER_CENT else self.digits(number)
+        return f"{number:.{digits}f} {self.unit}".rstrip()
 
     def gain(self, difference: float) -> float:
         """Return a difference with the sign by which more is better."""
@@ -92,3 +113,20 @@ def score_of(column: str = ACCURACY) -> Score:
         bounds=(low, high),
         higher_is_better=declared.higher,
     )
+
+
+def task_of(experiment: Mapping[str, Value]) -> Task:
+    """Return the task of an experiment; classification where nobody knows it."""
+    name, dataset = (str(experiment.get(key, AUTO)) for key in ("task", "dataset"))
+    if name == AUTO and dataset in DATASETS.ours:
+        name = DATASETS.ours[dataset].task
+    return TASKS.get(name, CLASSIFICATION)
+
+
+def main_score(experiment: Mapping[str, Value]) -> DeclaredScore:
+    """Return the score that a run is shown by: that by which ``auto`` chooses models."""
+    task = task_of(experiment)
+    try:
+        return task.main_of(str(experiment.get("scores", AUTO)))
+    except ValueError:  # the folder of another fedsuite
+        return task.main

@@ -14,30 +14,28 @@ from rich.table import Table
 from rich.text import Text
 
 from fedsuite.core.errors import RunError, one_line
-from fedsuite.core.keys import AUTO
 from fedsuite.core.metrics import (
-    FairnessReport,
     fairness_report,
     of_clients,
     same_tails,
 )
 from fedsuite.core.reading import bounded, read_arrays
-from fedsuite.core.tasks import ACCURACY, CLASSIFICATION, SCORES, TASKS, Score
-from fedsuite.data import DATASETS
+from fedsuite.core.tasks import ACCURACY, SCORES, Score
 from fedsuite.messages.records import EVALUATE, NEW
 from fedsuite.results.layout import BEST_MODEL, SUMMARY, read_releases
 from fedsuite.results.networks import NetworkAccuracy, accuracy_by_network
 from fedsuite.results.reader import Run, Scores, load_run
+from fedsuite.results.score import main_score, score_of, task_of
 from fedsuite.results.writer import RunFolder
 
 _ROWS = (
-    ("mean accuracy", "mean", "%"),
-    ("worst 5 %", "worst_5", "%"),
-    ("worst 10 %", "worst_10", "%"),
-    ("best 5 %", "best_5", "%"),
-    ("best 10 %", "best_10", "%"),
-    ("variance", "variance", "%²"),
-    ("standard deviation", "std", "%"),
+    ("mean {}", "mean", "{}"),
+    ("worst 5 %", "worst_5", "{}"),
+    ("worst 10 %", "worst_10", "{}"),
+    ("best 5 %", "best_5", "{}"),
+    ("best 10 %", "best_10", "{}"),
+    ("variance", "variance", "{}²"),
+    ("standard deviation", "std", "{}"),
     ("coefficient of variation", "coefficient_of_variation", ""),
     ("angle", "angle", "°"),
     ("KL to uniform", "kl", ""),
@@ -60,10 +58,11 @@ def write_summary(folder: RunFolder) -> None:
     """Write ``summary.json`` of a run with complete JSON-lines files."""
     run = load_run(folder.path)
     last = run.rounds[-1] if run.rounds else {}
-    summary: dict[str, object] = {
-        "rounds": last.get("round", 0),
-        "accuracy_in_per_cent": _over_clients(last_scores(run, "accuracy")),
-    }
+    main = main_score(run.experiment)
+    summary: dict[str, object] = {"rounds": last.get("round", 0), "main_score": main.column}
+    accuracies = _over_clients(last_scores(run, ACCURACY.column))
+    if accuracies or task_of(run.experiment).has_classes:
+        summary["accuracy_in_per_cent"] = accuracies
     if validation := _over_clients(last_scores(run, "validation_accuracy")):
         summary["validation_accuracy_in_per_cent"] = validation
     if scores := further_scores(run):
@@ -88,15 +87,16 @@ def write_summary(folder: RunFolder) -> None:
 def tell_summary(path: Path, write: Callable[[str], None]) -> None:
     """Print the tables of a run that has ended."""
     run = load_run(path)
-    scores = last_scores(run, "accuracy")
+    main = main_score(run.experiment)
+    scores = last_scores(run, main.column)
     networks = accuracy_by_network(run)
     lines = remarks_on(run) + _untested(run)
-    if further := further_scores(run):
+    if further := further_scores(run, main):
         lines += render_scores(further).splitlines()
     if scores.of:
-        lines += render_report(fairness_report(scores.percent), scores.short).splitlines()
+        lines += render_report(scores).splitlines()
     elif scores.short:
-        lines.append(f"No accuracy over clients: {scores.short} have a score")
+        lines.append(f"No {main.title} over clients: {scores.short} have a score")
     if new := new_clients(run):
         lines += render_new_clients(new).splitlines()
     if networks:
@@ -192,17 +192,18 @@ def _over_clients(scores: Scores) -> dict[str, int | float] | None:
     return {**fairness_report(scores.percent, scores.score).as_dict(), **asked}
 
 
-def further_scores(run: Run) -> dict[str, dict[str, Any]]:
-    """Return what clients' scores beside the accuracy are at the last evaluation.
+def further_scores(run: Run, main: Score = ACCURACY) -> dict[str, dict[str, Any]]:
+    """Return what clients' scores beside the main one are at the last evaluation.
 
     By column of ``clients.jsonl``: title, unit, whether higher is better, mean, worst 10 %
     and standard deviation over clients in that unit, and how many clients have one.
     """
     rows = reversed(run.rounds)
-    last: dict[str, Any] = next((row for row in rows if _names_scores(row)), {})
+    others = [score for score in SCORES.values() if score != main]
+    last: dict[str, Any] = next((row for row in rows if _names_scores(row, others)), {})
     found = {}
-    for score in SCORES.values():
-        if score is ACCURACY or not _names_scores(last, score):
+    for score in others:
+        if not _names_scores(last, [score]):
             continue
         scores = last_scores(run, score.column)
         report = fairness_report(scores.percent, score) if scores.of else None
@@ -219,11 +220,10 @@ def further_scores(run: Run) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _names_scores(row: Mapping[str, Any], *scores: Score) -> bool:
-    """Return whether a round has one of the scores, beside the accuracy unless named."""
-    wanted = scores or [score for score in SCORES.values() if score is not ACCURACY]
+def _names_scores(row: Mapping[str, Any], scores: Sequence[Score]) -> bool:
+    """Return whether a round has one of the scores."""
     names = ("mean", "clients")
-    return any(f"{score.column}_{name}" in row for score in wanted for name in names)
+    return any(f"{score.column}_{name}" in row for score in scores for name in names)
 
 
 def remarks_on(run: Run) -> list[str]:
@@ -279,7 +279,7 @@ def _exploded(run: Run) -> dict[str, Any] | None:
     A cross-entropy above 100 gives right classes a probability of e^-100. Of other losses
     nobody knows the unit: a thousand times the least loss so far.
     """
-    by_class = TASKS.get(task_of(run), CLASSIFICATION).has_classes
+    by_class = task_of(run.experiment).has_classes
     least = math.inf
     for row in run.rounds:
         loss = row.get("train_loss")
@@ -289,15 +289,6 @@ def _exploded(run: Run) -> dict[str, Any] | None:
             return row
         least = min(least, loss)
     return None
-
-
-def task_of(run: Run) -> str:
-    """Return the task of a run."""
-    task = str(run.experiment.get("task", AUTO))
-    name = str(run.experiment.get("dataset", ""))
-    if task != AUTO or name not in DATASETS.ours:
-        return CLASSIFICATION.name if task == AUTO else task
-    return DATASETS.ours[name].task
 
 
 def render_scores(scores: Mapping[str, Mapping[str, Any]]) -> str:
@@ -335,22 +326,27 @@ def totals(run: Run) -> dict[str, float]:
     }
 
 
-def render_report(report: FairnessReport, short: str = "") -> str:
-    """Return a fairness report as a table of text.
-
-    ``short`` says how many clients have a score, where not all have: ``5 of 8 clients``.
-    """
-    over = short or f"{report.num_clients} clients"
-    table = Table(title=f"Accuracy over {over}", title_justify="left")
+def render_report(scores: Scores) -> str:
+    """Return the fairness report of an evaluation as a table of text."""
+    score, report = scores.score, fairness_report(scores.percent, scores.score)
+    over = scores.short or f"{report.num_clients} clients"
+    better = "" if score.higher else ", less is better"
+    title = f"{score.title[:1].upper()}{score.title[1:]} over {over}{better}"
+    table = Table(title=title, title_justify="left")
     table.add_column("metric")
     table.add_column("value", justify="right")
     table.add_column("unit")
     values = report.as_dict()
+    of_score = score_of(score.column).digits(report.mean)
     for label, name, unit in _ROWS:
         if name.endswith("_5") and same_tails(report.num_clients):
             continue
+        if math.isnan(values[name]):  # of a score that is no fraction
+            continue
         digits = 2 if unit else 4
-        table.add_row(label, f"{values[name]:.{digits}f}", unit)
+        if "{}" in unit:
+            digits, unit = of_score, unit.format(score.unit) if score.unit else ""
+        table.add_row(label.format(score.title), f"{values[name]:.{digits}f}", unit)
     return _text(table)
 
 

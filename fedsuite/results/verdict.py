@@ -52,7 +52,7 @@ def verdict(comparison: Comparison) -> Verdict:
     score = comparison.score
     ranked = sorted(
         (row for row in comparison.rows if _level(row) is not None),
-        key=lambda row: -score.gain(_level(row) or 0.0),
+        key=lambda row: (row.incomplete, -score.gain(_level(row) or 0.0)),
     )
     if len(comparison.rows) == 1 or len(ranked) < 2:
         of = ranked[0] if ranked else comparison.rows[0]
@@ -68,9 +68,14 @@ def verdict(comparison: Comparison) -> Verdict:
     by_label = {difference.label: difference for difference in differences}
     difference = by_label[best.label].metrics[MEAN]
     headline, ending, sentences = _answer(comparison, best, difference, spread)
+    last = [row for row in ranked if row.incomplete]
+    if last:
+        sentences += [
+            f"Ranked last: {row.label}, whose mean is over {row.short}." for row in last
+        ]
     if equal := [row.label for row in contenders[1:] if _level(row) == _level(best)]:
         sentences.append(f"The same mean: {', '.join(equal)}.")
-    elif len(contenders) > 1:
+    elif len(contenders) > 1 and not best.incomplete:
         sentences.append(
             f"Of {len(contenders)} experiments this is the one with the best mean; the "
             "interval makes no allowance for that choice."
@@ -124,6 +129,10 @@ def _level(row: Row) -> float | None:
     return None if spread is None else spread.mean
 
 
+def _least_share(row: Row) -> float:
+    return min(one.share() for scores in row.scores.values() for one in scores)
+
+
 def _shown(row: Row, unit: str) -> str:
     return f"{row.metrics[MEAN]} {unit}".strip()
 
@@ -133,6 +142,15 @@ def _answer(
 ) -> tuple[str, str, list[str]]:
     """Return who is ahead, the end of that sentence, and the sentences after it."""
     score, baseline = comparison.score, comparison.baseline
+    rows = {row.label: row for row in comparison.rows}
+    if best.incomplete or rows[baseline].incomplete:
+        # Where both are, the one with fewer clients is named.
+        last = min((r for r in (rows[baseline], best) if r.incomplete), key=_least_share)
+        return (
+            f"{best.label} and {baseline} are not compared by mean {score.name}",
+            f": that of {last.label} is over {last.short}",
+            ["The clients without a score may be those that are served worst."],
+        )
     if difference is None:
         return (
             f"{best.label} and {baseline} have no pair",
@@ -142,7 +160,7 @@ def _answer(
     gain = score.gain(difference.mean)
     first, second = (best.label, baseline) if gain > 0 else (baseline, best.label)
     way = "" if score.higher_is_better else " (lower is better)"
-    size = f"{abs(difference.mean):.2f} {score.points}".strip()
+    size = f"{abs(difference.mean):.{difference.digits}f} {score.points}".strip()
     headline = f"{first} is ahead of {second} by {size} of mean {score.name}{way}"
     if gain == 0:
         headline = f"{best.label} and {baseline} have the same mean {score.name}"
@@ -171,7 +189,7 @@ def _whether(
         who = "The placebo" if comparison.placebos else "No placebo"
         way = "`--placebo LABEL` shows what chance can do"
         return outside, f"{who} {missing}: {way}.", False
-    words = f"the placebo's spread of {spread:.2f}"
+    words = f"the placebo's spread of {spread:.{difference.digits}f}"
     if low <= spread and high >= -spread:
         ending = f"{outside} and reaches into {words}"
         return ending, "The difference does not count.", True

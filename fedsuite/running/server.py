@@ -35,7 +35,7 @@ from fedsuite.experiment.data_and_models import federated_data, network_model
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.paths import refuse_relative_paths
 from fedsuite.experiment.plug_ins import additions, fingerprint
-from fedsuite.experiment.rules import CHOICES, chosen_metric
+from fedsuite.experiment.rules import CHOICES, chosen_metric, main_score
 from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.messages import decomposition
 from fedsuite.messages.array_records import to_record
@@ -312,7 +312,7 @@ def build_callbacks(
     )
     if checkpoint is not None:
         writer.recall(checkpoint)
-    return [*callbacks, writer, Progress(write)]
+    return [*callbacks, writer, Progress(write, main_score(experiment.values))]
 
 
 def _refuse_other_public(folder: Path, data: FederatedData) -> None:

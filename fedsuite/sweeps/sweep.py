@@ -30,6 +30,7 @@ from fedsuite.results import paired
 from fedsuite.results.compare import compare
 from fedsuite.results.layout import MANIFEST, read_manifest
 from fedsuite.results.reader import Run, load_run
+from fedsuite.results.score import main_score
 from fedsuite.results.summary import last_scores
 from fedsuite.results.tables import print_table
 from fedsuite.results.writer import LOCK, is_used
@@ -100,9 +101,7 @@ def run_sweep(
         print_line(f"left out, as they have no effect here: {', '.join(left_out)}")
     folder = Path(os.path.abspath(output))
     work = Work("runs", len(points))
-    failures = run_points(
-        folder, base, points, workers, work, compared=True, scored=_accuracy
-    )
+    failures = run_points(folder, base, points, workers, work, compared=True, scored=_score)
     if finished := _finished(folder, points):
         write_report_if_wanted({**read_file(file), **overrides}, finished, folder)
     if failures:
@@ -339,12 +338,13 @@ def is_finished(folder: Path) -> bool:
     return (folder / MANIFEST).exists() and read_manifest(folder)["status"] == "finished"
 
 
-def _accuracy(run: Run) -> str:
-    """Return the mean accuracy of a run in words; empty without one."""
-    scores = last_scores(run, "accuracy")
+def _score(run: Run) -> str:
+    """Return the mean of a run's main score in words; empty without one."""
+    score = main_score(run.experiment)
+    scores = last_scores(run, score.column)
     if not scores.of:
-        return f"mean accuracy of {scores.short}" if scores.short else ""
-    mean = f"mean accuracy {fmean(scores.percent):.2f} %"
+        return f"mean {score.title} of {scores.short}" if scores.short else ""
+    mean = f"mean {score.title} {score.shown(fmean(scores.of.values()))}"
     return f"{mean} of {scores.short}" if scores.short else mean
 
 

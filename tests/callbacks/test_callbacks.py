@@ -10,8 +10,9 @@ import pytest
 from fedsuite.callbacks import Callback, RoundReport, RunState
 from fedsuite.callbacks.checkpoint_writer import CheckpointWriter
 from fedsuite.callbacks.early_stop import EarlyStop
-from fedsuite.callbacks.progress import Progress, accuracy_words, round_line
+from fedsuite.callbacks.progress import Progress, round_line, score_words
 from fedsuite.callbacks.recorder import MOST_COLUMNS, Recorder
+from fedsuite.core.tasks import SCORES
 from fedsuite.engines.local import LocalGrid
 from fedsuite.results.writer import RunFolder
 from fedsuite.rounds import strategy as rounds
@@ -106,15 +107,39 @@ def delayed(function: Callable[..., Any], clock: Clock, seconds: float) -> Any:
 
 def test_line_of_a_round() -> None:
     report = a_report(3, 120)
-    assert round_line(report, accuracy_words(report)) == (
+    assert round_line(report, score_words(report)) == (
         "round   3 of 120  training loss 1.7500  mean accuracy 62.50%  "
         "worst 10 % 50.00%  1 replies rejected (1 not-finite)  0.25 s"
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("mae", "mean MAE 0.625  worst 10 % 0.75  "),
+        ("concordance", "mean concordance 62.50%  worst 10 % 50.00%  "),
+    ],
+)
+def test_line_of_a_round_has_the_main_score(name: str, words: str) -> None:
+    lines: list[str] = []
+    report = a_report(1, accuracies=())
+    assert report.evaluate is not None
+    report.evaluate.rows = [
+        {"client": k, "num_examples": 1, SCORES[name].column: value}
+        for k, value in enumerate((0.5, 0.75))
+    ]
+    progress = Progress(lines.append, SCORES[name])
+    progress.on_round_end(a_state(), report)
+    nobody = a_report(2, accuracies=())
+    assert nobody.evaluate is not None
+    nobody.evaluate.rows = [{"client": 0, "num_examples": 1}]
+    progress.on_round_end(a_state(), nobody)
+    assert words in lines[0] and f"no {SCORES[name].title}" in lines[1]
+
+
 def test_line_of_a_round_with_nothing_in_it() -> None:
     empty = RoundReport(1, 1, None, None, {}, {}, *NO_TIME)
-    assert accuracy_words(empty) == ""
+    assert score_words(empty) == ""
     assert round_line(empty, "") == "round 1 of 1  0.00 s"
 
 

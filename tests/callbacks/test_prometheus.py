@@ -70,6 +70,24 @@ def test_a_round_by_hand() -> None:
     }
 
 
+def test_each_score_has_its_gauges() -> None:
+    served = Prometheus("127.0.0.1", 0)
+    report = a_report(1, accuracies=())
+    assert report.evaluate is not None
+    report.evaluate.rows = [
+        {"client": k, "num_examples": 1, "mae": value} for k, value in enumerate((2.0, 4.0))
+    ]
+    served.on_round_end(a_state(), report)
+    text = generate_latest(served).decode()
+    assert "Mean over the worst tenth of clients of MAE" in text
+    of_clients = {n: v for n, v in values(text).items() if "_mae_" in n or "accuracy" in n}
+    assert of_clients == {
+        "fedsuite_mae_mean": 3,
+        "fedsuite_mae_median": 3,
+        "fedsuite_mae_worst10": 4,
+    }
+
+
 def test_an_evaluation_without_a_score_leaves_no_earlier_accuracy() -> None:
     served = Prometheus("127.0.0.1", 0)
     served.on_round_end(a_state(), a_report(1, accuracies=(0.5, 0.75)))

@@ -90,9 +90,9 @@ def test_runs_with_their_last_round_and_what_was_not_used(
     (runs / "no-run").mkdir()
     one, two = status.read_runs(runs)
     assert (one.name, one.status, one.rounds, one.planned) == ("one", "failed", 2, 3)
-    assert one.accuracy == pytest.approx(0.75)
+    assert one.score == "accuracy 75.00 %"
     assert (one.rejected, one.last_reason) == ({"late": 2}, "[red]late")
-    assert (two.rounds, two.accuracy, two.rejected) == (0, None, {})
+    assert (two.rounds, two.score, two.rejected) == (0, "", {})
     console = Console(width=140, record=True)
     for table in status.federation_tables(folder, [one, two]):
         console.print(table)

@@ -7,7 +7,6 @@ import pytest
 from rich.console import Console
 
 from fedsuite.core.errors import RunError
-from fedsuite.core.metrics import fairness_report
 from fedsuite.experiment.key_catalog import local_keys
 from fedsuite.results.compare import (
     by_seed_csv,
@@ -19,7 +18,7 @@ from fedsuite.results.compare import (
 )
 from fedsuite.results.groups import group_runs
 from fedsuite.results.likeness import seeds_text
-from fedsuite.results.reader import load_run
+from fedsuite.results.reader import Scores, load_run
 from fedsuite.results.summary import render_report
 from tests.results.made_runs import make_run
 
@@ -352,7 +351,7 @@ def test_the_worst_twentieth_is_left_out_where_it_is_the_worst_tenth(
     make_run(tmp_path / "a", accuracies=accuracies, num_clients=num_clients)
     run = tmp_path / "a"
     assert ("worst 5 %" in to_markdown(compare([run]))) is there
-    text = render_report(fairness_report([50.0] * num_clients))
+    text = render_report(Scores(1, dict.fromkeys(range(num_clients), 0.5), num_clients))
     assert ("worst 5 %" in text) is there
     assert "worst 10 %" in text
     assert by_seed_csv(compare([run])).startswith("label,seed,mean,worst_5,worst_10,")

@@ -21,7 +21,8 @@ from fedsuite.results.paper_figure import (
     write_figure,
 )
 from fedsuite.results.reader import load_run
-from fedsuite.results.report.figures import curve_figures
+from fedsuite.results.report.figures import curve_figures, score_figures
+from fedsuite.results.score import score_of
 from tests.results.made_runs import make_run
 
 
@@ -31,7 +32,8 @@ def made(path, **keys):
 
 def of_page(*paths):
     """Return rounds and values of each curve of the page, without bands, by title."""
-    figures = curve_figures(group_runs([load_run(path) for path in paths]))
+    groups = group_runs([load_run(path) for path in paths])
+    figures = [*score_figures(groups, score_of()), *curve_figures(groups)]
     return {
         figure.title: [
             (trace["x"], pytest.approx(trace["y"]))
@@ -114,7 +116,8 @@ def test_a_client_counts_once_but_where_the_page_says_that_rows_count(tmp_path):
     assert of_paper(folder.path) == once
     pooled = "Received model on all training data"
     assert of_page(folder.path) == {**once, pooled: [([1], [0.7])]}
-    figures = curve_figures(group_runs([load_run(folder.path)]))
+    groups = group_runs([load_run(folder.path)])
+    figures = [*score_figures(groups, score_of()), *curve_figures(groups)]
     notes = {figure.title: figure.note for figure in figures}
     assert notes.pop(pooled) == "Mean over rows: clients count by how many they have."
     assert set(notes.values()) == {"Mean over clients, each counting once."}
@@ -164,7 +167,7 @@ def test_no_band_of_an_accuracy_leaves_0_to_100(tmp_path):
     ]
     (band,) = bands(curves_figure(compare(paths)).axes[0])
     assert set(band.get_paths()[0].vertices[:, 1]) == {0, 100}
-    figure = curve_figures(group_runs([load_run(path) for path in paths]))[0]
+    figure = score_figures(group_runs([load_run(path) for path in paths]), score_of())[0]
     edges = {y for trace in figure.data if not trace["line"]["width"] for y in trace["y"]}
     assert edges == {0, 100}
     loss = next(

@@ -105,8 +105,8 @@ def test_the_report_of_a_comparison_has_its_numbers(runs, tmp_path, options, mon
     differences = (folder / "differences.md").read_text()
     for shown in (folder / "report.html", page):
         found = cells(shown.read_text())
-        # Two rows of numbers, and one of differences.
-        assert len(found) == 4
+        # Two rows of numbers and one of differences, of each score, and the keys.
+        assert len(found) == (7 if "--score" in options else 4)
         for row in found[:3]:
             assert f"| {' | '.join(row)} |" in text + differences
         for row in cells(shown.read_text(), "what")[:2]:
@@ -185,7 +185,7 @@ def test_all_that_is_made_of_a_run_says_of_how_many_clients(tmp_path):
     assert warning in to_markdown(comparison)
     page = report_html([run])
     assert "<dt>with a score</dt><dd>5 of 8 clients</dd>" in page
-    assert "Accuracies of 5 of 8 clients at round 2." in page
+    assert "Accuracy of 5 of 8 clients at round 2." in page
     assert "That of 3 is from an earlier round" in page
 
 
@@ -219,7 +219,7 @@ def test_a_comparison_says_it_of_each_run(tmp_path):
         with_missing(tmp_path / "b", [0.9] * 8, method="fedprox"),
     ]
     first, second = table_lines(compare(paths))[1:]
-    assert (first[3], second[3]) == ("5 of 8", "all")
+    assert (first[:4:3], second[:4:3]) == (["fedprox", "all"], ["fedavg", "5 of 8"])
     assert "5 of 8" in report_html([load_run(path) for path in paths])
 
 

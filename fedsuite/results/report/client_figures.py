@@ -83,7 +83,7 @@ def client_figures(
     axis = _axis(score)
     from_zero = {**axis, **NEAR, "xaxis": {"rangemode": "tozero"}}
     order = "from the worst to the best"
-    against = f"{score.name.capitalize()} against training rows"
+    against = f"{score.title} against training rows"
     sampled = some if left_out else ""
     figures = [
         Figure(

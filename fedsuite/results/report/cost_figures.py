@@ -13,9 +13,6 @@ from fedsuite.results.report.thinning import drawn_positions, most_points, thinn
 from fedsuite.results.report.values import label, rounded, words
 from fedsuite.results.score import Score
 
-COLUMN = "accuracy_mean"
-"""Column of ``rounds.jsonl`` that is drawn against costs."""
-
 _NOTE = {
     "MB": "Payload of training, of all clients together, in both directions.",
     "seconds": "Time of training, without evaluation. Only times on one machine, under one "
@@ -30,7 +27,7 @@ def cost_figures(groups: Sequence[Group], score: Score) -> list[Figure]:
     notes = dict(_NOTE)
     for index, group in enumerate(groups):
         try:
-            curve = cost_curve(group, COLUMN)
+            curve = cost_curve(group, f"{score.column}_mean")
         except RunError:  # it has no such score
             continue
         places = drawn_positions(curve.accuracies, most)

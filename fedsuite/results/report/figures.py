@@ -12,11 +12,14 @@ from fedsuite.results.groups import Group
 from fedsuite.results.panels import (
     PANELS,
     POOLED,
+    Curve,
     Panel,
     by_seed,
     client_curves,
     left_out_words,
     pooled_curve,
+    score_curves,
+    score_panels,
 )
 from fedsuite.results.plots import PALETTE, band_edges
 from fedsuite.results.report.thinning import (
@@ -26,6 +29,7 @@ from fedsuite.results.report.thinning import (
     thinning_note,
 )
 from fedsuite.results.report.values import label, rounded
+from fedsuite.results.score import Score
 
 Data = list[dict[str, Any]]
 
@@ -71,6 +75,8 @@ class Figure:
         Whether readers may smooth it and make its axis logarithmic.
     height
         Height in pixels; 0 is the usual one.
+    score
+        Column of the score that it is of; empty for a figure that is of none.
     """
 
     section: str
@@ -82,6 +88,7 @@ class Figure:
     layout: Mapping[str, Any] = field(default_factory=dict)
     curves: bool = False
     height: int = 0
+    score: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return what the page's script draws."""
@@ -103,10 +110,20 @@ def _last(trace: Mapping[str, Any]) -> float:
     return float(max(trace["x"], default=0))
 
 
+ONCE = "Mean over clients, each counting once."
+BY_ROWS = "Mean over rows: clients count by how many they have."
+
+
+def score_figures(groups: Sequence[Group], score: Score) -> list[Figure]:
+    """Return a score against rounds, one curve per experiment."""
+    curves = [[score_curves(run, score) for run in group.runs] for group in groups]
+    left_out = left_out_words([run for group in groups for run in group.runs], score)
+    notes = [ONCE, *([f"{left_out}."] if left_out else [])]
+    return _figures(groups, score_panels(score), curves, notes)
+
+
 def curve_figures(groups: Sequence[Group]) -> list[Figure]:
-    """Return losses and accuracies against rounds, one curve per experiment."""
-    figures = []
-    most = most_points(len(groups))
+    """Return losses, and numbers of methods, against rounds, one curve per experiment."""
     once = [[client_curves(run, PANELS) for run in group.runs] for group in groups]
     pooled = [
         [
@@ -115,25 +132,34 @@ def curve_figures(groups: Sequence[Group]) -> list[Figure]:
         ]
         for group in groups
     ]
-    left_out = left_out_words([run for group in groups for run in group.runs])
-    for panels, curves, weights in (
-        (PANELS, once, "Mean over clients, each counting once."),
-        (POOLED, pooled, "Mean over rows: clients count by how many they have."),
-    ):
-        for panel in panels:
-            data: Data = []
-            longest = 0
-            for index, (group, group_curves) in enumerate(zip(groups, curves, strict=True)):
-                count = _add_curve(data, group, group_curves, panel, index, most)
-                longest = max(longest, count)
-            if data:
-                scored = f"{left_out}." if left_out and "accuracy" in panel.key else ""
-                parts = weights, _spread(groups), thinning_note(longest, most), scored
-                note = " ".join(filter(None, parts))
-                title = panel.title.partition(";")[0]
-                figures.append(
-                    Figure("curves", title, data, "round", panel.label, note, curves=True)
-                )
+    return [
+        *_figures(groups, PANELS, once, [ONCE]),
+        *_figures(groups, POOLED, pooled, [BY_ROWS]),
+    ]
+
+
+def _figures(
+    groups: Sequence[Group],
+    panels: Sequence[Panel],
+    curves: Sequence[Sequence[Mapping[str, Curve]]],
+    notes: Sequence[str],
+) -> list[Figure]:
+    """Return the panels that have data as figures; curves are by experiment and seed."""
+    figures = []
+    most = most_points(len(groups))
+    for panel in panels:
+        data: Data = []
+        longest = 0
+        for index, (group, group_curves) in enumerate(zip(groups, curves, strict=True)):
+            count = _add_curve(data, group, group_curves, panel, index, most)
+            longest = max(longest, count)
+        if data:
+            parts = notes[0], _spread(groups), thinning_note(longest, most), *notes[1:]
+            note = " ".join(filter(None, parts))
+            title = panel.title.partition(";")[0]
+            figures.append(
+                Figure("curves", title, data, "round", panel.label, note, curves=True)
+            )
     return figures
 
 
@@ -154,7 +180,7 @@ def _add_curve(
     if not rounds:
         return 0
     name = label(group.label)
-    mean, below, above = band_edges(values, panel.scale)
+    mean, below, above = band_edges(values, panel)
     data.append(line(name, rounds, mean, index, most))
     if len(values) > 1:
         std = panel.scale * values.std(axis=0, ddof=1)

@@ -66,6 +66,9 @@ def forest_figure(comparison: Comparison, answer: Verdict) -> list[Figure]:
         notes.append("Shaded: the largest difference of a placebo on one seed; grey marks.")
     if not score.higher_is_better:
         notes.append(f"Lower {score.name} is better.")
+    if missing := [row.label for row in comparison.rows if row.incomplete]:
+        labels = ", ".join(map(words, missing))
+        notes.append(f"Not drawn, for their means are over fewer clients: {labels}.")
     breaks = sum(name.count("<br>") for name in names)
     return [
         Figure(

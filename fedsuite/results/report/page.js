@@ -5,7 +5,15 @@ const DARK = matchMedia("(prefers-color-scheme: dark)");
 const PAPER = { ink: "#000000", paper: "#ffffff", edge: "#bbbbbb", card: "#ffffff",
   faint: "#444444" };
 const SMOOTHING = document.getElementById("smoothing");
+const SCORE = document.getElementById("score");
 const LOGARITHMIC = document.getElementById("logarithmic");
+
+/* Of what there is once for each score, that of the chosen one is shown. */
+function showScore() {
+  for (const part of document.querySelectorAll("[data-score]")) {
+    part.hidden = part.dataset.score !== SCORE.value;
+  }
+}
 
 function theme() {
   const style = getComputedStyle(document.documentElement);
@@ -92,7 +100,9 @@ function drawWhenSeen() {
     }
   }, { rootMargin: "300px" });
   places.forEach((place) => seen.observe(place));
-  const again = () => places.filter((place) => place.dataset.drawn).forEach((p) => draw(p));
+  /* A hidden figure has no width. */
+  const shown = () => places.filter((place) => !place.closest("[hidden]"));
+  const again = () => shown().filter((place) => place.dataset.drawn).forEach((p) => draw(p));
   DARK.addEventListener("change", again);
   for (const control of [SMOOTHING, LOGARITHMIC]) {
     if (control) control.addEventListener("input", again);
@@ -100,9 +110,10 @@ function drawWhenSeen() {
   /* On paper everything is shown, in black on white. */
   addEventListener("beforeprint", () => {
     document.querySelectorAll("details").forEach((part) => { part.open = true; });
-    places.forEach((place) => draw(place, PAPER));
+    shown().forEach((place) => draw(place, PAPER));
   });
   addEventListener("afterprint", again);
+  if (SCORE) SCORE.addEventListener("change", () => { showScore(); again(); });
 }
 
 function sortBy(heading) {

@@ -134,6 +134,7 @@ def runs_table(runs: Sequence[Run], labels: Sequence[str], comparison: Compariso
         for group, row in zip(comparison.groups, comparison.rows, strict=True)
         for run in group.runs
     }
+    digits = comparison.rows[0].digits
     lines = []
     for run, name in zip(runs, labels, strict=True):
         cost = totals(run)
@@ -145,8 +146,8 @@ def runs_table(runs: Sequence[Run], labels: Sequence[str], comparison: Compariso
                 run.experiment.get("seed"),
                 status(run),
                 run.last_round,
-                cell(mean, 2),
-                cell(worst, 2),
+                cell(mean, digits),
+                cell(worst, digits),
                 cell((cost["total_bytes_down"] + cost["total_bytes_up"]) / 1e6, 2),
                 cell(cost["total_seconds"], 2),
                 cost["total_replies_rejected"],

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from fedsuite.core.metrics import fairness_report, is_accuracy
+from fedsuite.core.tasks import SCORES, score_of_column
 from fedsuite.data.federated import FederatedData
 from fedsuite.messages.records import NEW
 from fedsuite.results import paired
@@ -30,7 +31,7 @@ from fedsuite.results.report.values import (
     table,
     words,
 )
-from fedsuite.results.score import Score, score_of
+from fedsuite.results.score import Score, main_score, score_of
 from fedsuite.results.summary import last_scores, totals
 from fedsuite.results.verdict import network_words, num_clients, verdict
 
@@ -84,32 +85,55 @@ class Section:
 
 
 @dataclass(frozen=True)
+class View:
+    """What stands above the fold of one score.
+
+    Parameters
+    ----------
+    name
+        The score, as readers choose it.
+    title
+        Heading.
+    sentences
+        What a comparison shows.
+    tiles
+        The most important numbers by name.
+    """
+
+    name: str
+    title: str
+    sentences: tuple[str, ...] = ()
+    tiles: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Page:
     """A report.
 
     Parameters
     ----------
-    title, subtitle
-        Headings.
-    sentences
-        What a comparison shows.
+    views
+        What is shown of each score, by its column; the first is shown at first.
+    subtitle
+        Second heading.
     facts
         What was run: data, clients, network, ..., by name.
-    tiles
-        The most important numbers by name.
     sections
         The sections that have something to show.
     figures
         All figures, in the order of their numbers.
     """
 
-    title: str
+    views: Mapping[str, View]
     subtitle: str
-    sentences: tuple[str, ...]
     facts: Mapping[str, str]
-    tiles: Mapping[str, str]
     sections: tuple[Section, ...]
     figures: tuple[Figure, ...]
+
+    @property
+    def first(self) -> str:
+        """The column of the score that is shown at first."""
+        return next(iter(self.views))
 
 
 def page(runs: Sequence[Run], comparison: Comparison | None = None) -> Page:
@@ -118,30 +142,27 @@ def page(runs: Sequence[Run], comparison: Comparison | None = None) -> Page:
     groups = group_runs(runs)
     if comparison is None and len(runs) > 1:
         comparison = compare([run.path for run in runs])
-    score = comparison.score if comparison else score_of()
-    rows = {id(run): client_rows(run, score) for run in runs}
-    curves = figures.curve_figures(groups)
-    # The score against costs stands beside the score against rounds, above the losses.
-    all_figures = [
-        *curves[:2],
-        *cost_figures(groups, score),
-        *curves[2:],
-        *client_figures(groups, rows, score),
-        *unused_figure(groups),
-    ]
-    title, subtitle = _headings(runs, len(groups))
-    sentences: tuple[str, ...] = ()
+    first = (
+        comparison.score if comparison else score_of(main_score(runs[0].experiment).column)
+    )
+    views: dict[str, View] = {}
+    own: list[Figure] = []
+    for score in (first, *_others(runs, first)):
+        compared = comparison
+        if comparison and score is not first:
+            compared = comparison.of_score(score.column)
+        views[score.column], of_score = _view(runs, groups, compared, score, sections)
+        own += [replace(figure, score=score.column) for figure in of_score]
+    # Scores against rounds and costs stand above the losses, and clients below.
+    curves = [figure for figure in own if figure.section == "curves"]
+    others = [figure for figure in own if figure.section != "curves"]
+    all_figures = [*curves, *figures.curve_figures(groups), *others]
+    all_figures += unused_figure(groups)
     if comparison:
-        answer = verdict(comparison)
-        if len(runs) > 1:
-            title, *lines = map(words, answer.lines)
-            sentences = tuple(lines)
-        all_figures += forest_figure(comparison, answer)
-        sections["compare"].tables += comparison_tables(comparison)
         sections["compare"].folded += key_table(comparison)
         sections["compare"].notes += [f"Warning: {line}" for line in comparison.warnings]
     if len(runs) == 1:
-        all_figures += _one(runs[0], rows[id(runs[0])], sections)
+        all_figures += _one(runs[0], client_rows(runs[0], first), sections)
     elif comparison:
         _several(runs, groups, comparison, sections)
     reasons = run_tables.reasons_table(runs)
@@ -149,9 +170,49 @@ def page(runs: Sequence[Run], comparison: Comparison | None = None) -> Page:
         sections["replies"].tables.append(reasons)
     else:
         sections["replies"].notes.append("All replies were used.")
-    tiles = _tiles(runs[0], score, comparison) if len(runs) == 1 else {}
     filled = tuple(sections.values()), tuple(all_figures)
-    return _filled(Page(title, subtitle, sentences, _facts(runs), tiles, *filled))
+    return _filled(Page(views, _subtitle(runs, len(groups)), _facts(runs), *filled))
+
+
+def _others(runs: Sequence[Run], first: Score) -> list[Score]:
+    """Return the further scores that any run has of its clients, in their usual order."""
+    named = {name for run in runs for row in run.rounds for name in row}
+    return [
+        score_of(score.column)
+        for score in SCORES.values()
+        if score.column != first.column and f"{score.column}_mean" in named
+    ]
+
+
+def _view(
+    runs: Sequence[Run],
+    groups: Sequence[Group],
+    comparison: Comparison | None,
+    score: Score,
+    sections: Mapping[str, Section],
+) -> tuple[View, list[Figure]]:
+    """Return what is shown of a score and its figures, and add its tables to sections."""
+    rows = {id(run): client_rows(run, score) for run in runs}
+    own = [
+        *figures.score_figures(groups, score),
+        *cost_figures(groups, score),
+        *client_figures(groups, rows, score),
+    ]
+    if len(runs) == 1:
+        own += spread_figure(rows[id(runs[0])])
+    title = _title(runs[0])
+    sentences: tuple[str, ...] = ()
+    if comparison:
+        answer = verdict(comparison)
+        if len(runs) > 1:
+            title, *lines = map(words, answer.lines)
+            sentences = tuple(lines)
+        own += forest_figure(comparison, answer)
+        sections["compare"].tables += [
+            replace(each, score=score.column) for each in comparison_tables(comparison)
+        ]
+    tiles = _tiles(runs[0], score, comparison) if len(runs) == 1 else {}
+    return View(score.name, title, sentences, tiles), own
 
 
 def partition_page(data: FederatedData, title: str) -> Page:
@@ -160,7 +221,8 @@ def partition_page(data: FederatedData, title: str) -> Page:
     holding_figures = tuple(figures.holding_figures(counts, data.partition.shifts))
     fingerprint = f"data fingerprint {data.fingerprint}"
     sections = (Section("data", TITLES["data"]),)
-    return _filled(Page(words(title), fingerprint, (), {}, {}, sections, holding_figures))
+    views = {"": View("", words(title))}
+    return _filled(Page(views, fingerprint, {}, sections, holding_figures))
 
 
 def _filled(empty: Page) -> Page:
@@ -171,13 +233,17 @@ def _filled(empty: Page) -> Page:
     return replace(empty, sections=tuple(section for section in empty.sections if section))
 
 
-def _headings(runs: Sequence[Run], num_groups: int) -> tuple[str, str]:
+def _title(run: Run) -> str:
+    method, dataset = (run.experiment.get(name, "?") for name in ("method", "dataset"))
+    return words(f"{method} on {dataset}")
+
+
+def _subtitle(runs: Sequence[Run], num_groups: int) -> str:
     run = runs[0]
     if len(runs) > 1:
         experiments = f"{num_groups} experiment{'s' * (num_groups > 1)}"
-        return "", f"{len(runs)} runs of {experiments}"
-    method, dataset = (run.experiment.get(name, "?") for name in ("method", "dataset"))
-    return words(f"{method} on {dataset}"), words(
+        return f"{len(runs)} runs of {experiments}"
+    return words(
         f"seed {run.experiment.get('seed')}, {run_tables.status(run)}: {run.path.name}"
     )
 
@@ -211,15 +277,17 @@ def _tiles(run: Run, score: Score, comparison: Comparison | None) -> dict[str, s
     evaluations = [last_scores(run, score.column)]
     if comparison:
         evaluations = [one for of in comparison.rows[0].scores.values() for one in of]
-    reports = [fairness_report(one.percent) for one in evaluations if one.of]
-    tiles = {}
-    if reports:
-        unit = f" {score.unit}".rstrip()
-        tiles = {
-            f"mean {score.name}": f"{fmean(r.mean for r in reports):.1f}{unit}",
-            "worst 10 %": f"{fmean(r.worst_10 for r in reports):.1f}{unit}",
-            "best 10 %": f"{fmean(r.best_10 for r in reports):.1f}{unit}",
+    reports = [fairness_report(one.percent, one.score) for one in evaluations if one.of]
+    numbers = (
+        {
+            f"mean {score.name}": fmean(report.mean for report in reports),
+            "worst 10 %": fmean(report.worst_10 for report in reports),
+            "best 10 %": fmean(report.best_10 for report in reports),
         }
+        if reports
+        else {}
+    )
+    tiles = {name: score.shown(value) for name, value in numbers.items()}
     if short := [one.short for one in evaluations if one.short]:
         tiles["with a score"] = short[-1]
     cost = totals(run)
@@ -240,12 +308,8 @@ def _one(run: Run, rows: ClientRows, sections: Mapping[str, Section]) -> list[Fi
         sections["clients"].tables.append(client_table(rows))
     sections["costs"].tables += run_tables.cost_tables(run)
     sections["repeat"].commands.update(run_tables.commands(run))
-    return [
-        *spread_figure(rows),
-        *figures.holding_figures(
-            {part: run.class_counts(part) for part in figures.PARTS}, run.shifts()
-        ),
-    ]
+    counts = {part: run.class_counts(part) for part in figures.PARTS}
+    return figures.holding_figures(counts, run.shifts())
 
 
 def _several(
@@ -273,10 +337,12 @@ def _several(
 def comparison_tables(comparison: Comparison) -> list[Table]:
     """Return the tables of a comparison: numbers, and paired differences."""
     head, *lines = table_lines(comparison)
+    # What is no number to sort by stays below: means over fewer clients are no rank.
     spreads = [
-        [row.metrics[name] for name in comparison.columns] for row in comparison.rows
+        [None if row.incomplete else row.metrics[name] for name in comparison.columns]
+        for row in comparison.rows
     ]
-    title = f"{comparison.score.name.capitalize()} over clients"
+    title = f"{comparison.score.title} over clients"
     tables = [table(title, head, _valued(lines, spreads), comparison.legend)]
     differences = paired.paired_differences(comparison)
     if any(difference.num_pairs for difference in differences):
@@ -331,22 +397,27 @@ def client_table(rows: ClientRows) -> Table:
             f" Of {len(ordered):,} clients these are the {half:,} worst and best served."
         )
         ordered = ordered[:half] + ordered[-half:]
-    head = ("client", *(_heading(score, *column) for column in columns))
+    head = ("client", *(_heading(*column) for column in columns))
     lines = [[words(c), *(_value(rows, c, *column) for column in columns)] for c in ordered]
     return table("Clients", head, lines, note)
 
 
-def _is_scaled(score: Score, name: str) -> bool:
-    return name == score.column or is_accuracy(name)
+def _score_in(name: str) -> Score | None:
+    """Return how a column of the clients' rows is read, where it is a score."""
+    known = score_of_column(name) is not None or is_accuracy(name)
+    return score_of(name) if known else None
 
 
-def _heading(score: Score, phase: str, name: str) -> str:
-    title = f"{phase} {name}".replace("_", " ")
-    return f"{title} ({score.unit})" if score.unit and _is_scaled(score, name) else title
+def _heading(phase: str, name: str) -> str:
+    title, score = f"{phase} {name}".replace("_", " "), _score_in(name)
+    return f"{title} ({score.unit})" if score and score.unit else title
 
 
 def _value(rows: ClientRows, client: Client, phase: str, name: str) -> object:
-    value = number(rows.last.get(phase, {}).get(client, {}).get(name))
-    if value is not None and _is_scaled(rows.score, name):
-        return cell(rows.score.scale * value, 2)
+    value, score = (
+        number(rows.last.get(phase, {}).get(client, {}).get(name)),
+        _score_in(name),
+    )
+    if value is not None and score and score.unit:
+        return cell(score.scale * value, 2)
     return value

@@ -69,7 +69,7 @@ class Cell:
     text
         What is shown.
     value
-        Number to sort by; None sorts by the text.
+        Number to sort by; None sorts by the text, below all numbers.
     """
 
     text: str
@@ -90,19 +90,25 @@ class Table:
         Rows of cells.
     note
         Explanation below the table.
+    score
+        Column of the score that it is of; empty for a table that is of none.
     """
 
     caption: str
     head: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     note: str = ""
+    score: str = ""
 
     @property
     def numeric(self) -> tuple[bool, ...]:
         """Which columns hold numbers, with dashes for those that are unknown."""
         return tuple(
             any(c.value is not None for c in column)
-            and all(c.value is not None or c.text == DASH for c in column)
+            and all(
+                c.value is not None or c.text == DASH or c.text.lstrip("-")[:1].isdigit()
+                for c in column
+            )
             for column in zip(*self.rows, strict=True)
         ) or (False,) * len(self.head)
 
