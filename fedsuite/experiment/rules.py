@@ -16,6 +16,7 @@ from fedsuite.core.rules import Condition, Rule, Values
 from fedsuite.core.tasks import BALANCED, SCORES, TASKS, Score, Task, score_of_metric
 from fedsuite.data.catalog import DATASETS, PARTITIONERS
 from fedsuite.data.data_settings import DataSettings
+from fedsuite.rounds.secure_rules import rules_of_workers
 from fedsuite.strategies import load_strategy
 
 if TYPE_CHECKING:
@@ -406,4 +407,5 @@ _TABLE = (
     *_of_sites(),
     *_of_choices(),
     *_of_networks(),
+    *rules_of_workers(),
 )

@@ -47,6 +47,7 @@ from fedsuite.rounds.recovery import Kept, Recovery
 from fedsuite.rounds.remarks import Remarks
 from fedsuite.rounds.report import FAILED, PhaseReport
 from fedsuite.rounds.requests import completed, repeating, steering, with_infinite
+from fedsuite.rounds.secure_rules import SecureSumKeys
 from fedsuite.rounds.server_optimizer import ServerOptimizer
 from fedsuite.rounds.stage import Stage, State
 from fedsuite.rounds.telling import tell_replies, tell_sampled, tell_settings
@@ -69,7 +70,7 @@ class RoundStrategy(MethodContract):
     SET_ONCE: ClassVar[Sequence[str]] = (
         *("identity", "site_names", "layer"),
         *("source_hash", "plug_ins", "public_fingerprint"),
-        *(key.argument for key in PrivacyKeys.KEYS),
+        *(key.argument for key in (*PrivacyKeys.KEYS, *SecureSumKeys.KEYS)),
     )
 
     def __post_init__(self) -> None:
@@ -104,6 +105,7 @@ class RoundStrategy(MethodContract):
             weights = self.log_weights if weighted else None
             self.privacy = CentralPrivacy(self, self.seed, weights)
         self._noise = () if self.privacy is None else (self.privacy,)
+        self.sums = self._secure_sums()
         self.first = FirstExchanges(type(self).__name__, self.NEEDS_OF_CLIENT)
         self.pending: dict[str, ReplyReader] = {}
         # Number of the run's attempt, in names of versions; 0 adds none.
@@ -125,9 +127,23 @@ class RoundStrategy(MethodContract):
         self._begun = False
         self._start_timeout = DEFAULT_TIMEOUT
 
+    def _secure_sums(self) -> tuple[Stage, ...]:
+        """Return what turns masked replies into their sum, where a key asks for it."""
+        if self.secure_aggregation == "off":
+            return ()
+        # Its cryptography takes a while to load.
+        from fedsuite.rounds.secure_sums import SecureSums
+
+        return (SecureSums(self, self.seed, self),)
+
     @override
     def heed(self) -> None:
         super().heed()
+        if self.sums and not self.hosts_clients:
+            raise ValueError(
+                f"secure_aggregation = {self.secure_aggregation!r} needs clients with "
+                "numbers: give identity = 'partition', or site_names"
+            )
         self.directory.timeout = self.connect_timeout
         self.directory.num_clients = self.num_clients
         self.guard.max_examples = Limit.parse(
@@ -248,21 +264,24 @@ class RoundStrategy(MethodContract):
         """
         if phase == EVALUATE:
             return (self.remarks, self.guard)
-        guards = () if self.privacy is not None else (self.guard,)
+        guards = () if self.privacy is not None or self.sums else (self.guard,)
         return (self.remarks, self.update_norms, *guards)
 
     def counting(self, phase: str) -> tuple[Stage, ...]:
-        """Return what the replies that count go through: their rows, FedVARP, the layer."""
+        """Return what the replies that count go through: their rows, FedVARP, the layer.
+
+        Where replies are summed, one goes on in place of all.
+        """
         stages: tuple[Stage, ...] = (self.metric_means[phase],)
         if phase == TRAIN and self.privacy is None:
-            stages += self.step_stages
+            stages += (*self.sums, *self.step_stages)
             if type(self.layer) is not ExchangeLayer:
                 stages += (self.layer,)
         return stages
 
     def keepers(self) -> tuple[Stage, ...]:
         """Return the stages that remember something from round to round."""
-        of_run = (self.recovery, self.judge, self.layer, *self._noise)
+        of_run = (self.recovery, self.judge, self.layer, *self._noise, *self.sums)
         return (*self._undone_with_the_model(), *of_run)
 
     def _undone_with_the_model(self) -> tuple[Stage, ...]:
@@ -301,7 +320,8 @@ class RoundStrategy(MethodContract):
         self._clipped_by_flower = CLIPPING_NORM in config
         if self._clipped_by_flower:
             check_hello(self.identity)
-        one_model = self.trains_one_model() and self.privacy is None
+        seen = self.privacy is None and not self.sums
+        one_model = self.trains_one_model() and seen
         self.recovery.begin(self._kept(server_round, arrays) if one_model else None)
         travelling = self.layer.before_training(server_round, arrays)
         self._begin_round(server_round, travelling, grid)
@@ -338,6 +358,10 @@ class RoundStrategy(MethodContract):
                     for reply in through(counting, delivered):
                         self._infinite.note(reply.infinite)
                         take(reply)
+                for place, stage in enumerate(counting, 1):
+                    for held in stage.rest():
+                        for reply in through(counting[place:], held):
+                            take(reply)
                 report.num_asked = self.num_asked(reader)
                 self.judge_first(reader)
                 tell_replies("aggregate_train", len(report.rows), report.num_asked)
@@ -350,6 +374,9 @@ class RoundStrategy(MethodContract):
                 return self._old_model(), None
             finally:
                 report.bytes_up += reader.bytes_up
+            if self.sums:
+                # Of one reply, the sum: of how many clients it is says summed_clients.
+                self.round_metrics.pop("effective_clients", None)
             arrays = None if new is None else to_record(new)
             return self.layer.after_training(arrays), self.metric_means[TRAIN].record()
 
@@ -421,6 +448,8 @@ class RoundStrategy(MethodContract):
             exchange = repeating(self, exchange)
             exchange = replace(exchange, config={**config, **exchange.config})
             exchange = self.layer.ask(exchange)
+            for stage in self.sums if phase == TRAIN else ():
+                exchange = stage.ask(exchange)
             reader, messages = self._open(exchange, phase)
         reader.note(messages)
         self.pending[phase] = reader

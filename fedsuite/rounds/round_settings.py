@@ -3,10 +3,11 @@
 from fedsuite.core.settings import Declared, key
 from fedsuite.rounds.average_keys import AverageKeys
 from fedsuite.rounds.privacy_rules import PrivacyKeys
+from fedsuite.rounds.secure_rules import SecureSumKeys
 from fedsuite.rounds.server_optimizer import WITH_MOMENTUM, ServerOptimizerKeys
 
 
-class RoundSettings(AverageKeys, ServerOptimizerKeys, PrivacyKeys):
+class RoundSettings(AverageKeys, ServerOptimizerKeys, SecureSumKeys, PrivacyKeys):
     """Keys of the rounds, which every strategy takes as keywords too."""
 
     clients_per_round: int = key(
