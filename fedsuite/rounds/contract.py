@@ -203,7 +203,6 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
             "method": type(self).__name__,
             "num-clients": self.num_clients,
             "decomposition": type(self.layer) is not ExchangeLayer,
-            "wire": self.wire,
         }
 
     @override

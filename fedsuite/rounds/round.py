@@ -139,10 +139,11 @@ class RoundStrategy(MethodContract):
     @override
     def heed(self) -> None:
         super().heed()
-        if self.sums and not self.hosts_clients:
+        if self.sums and (not self.hosts_clients or self.wire != "message"):
             raise ValueError(
                 f"secure_aggregation = {self.secure_aggregation!r} needs clients with "
-                "numbers: give identity = 'partition', or site_names"
+                "numbers, which legacy ones have not: give identity = 'partition', or "
+                "site_names, and wire = 'message'"
             )
         self.directory.timeout = self.connect_timeout
         self.directory.num_clients = self.num_clients

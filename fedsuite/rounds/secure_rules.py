@@ -95,7 +95,6 @@ _SINGLE: tuple[tuple[str, tuple[Value, ...], str], ...] = (
     ("decomposition-average", ("factors",), "it multiplies each client's factors"),
     ("coefficient-period", (1,), "clients send back what the message does not hold"),
     ("measure-cross-terms", (False,), "it multiplies each client's factors"),
-    ("wire", ("message",), "legacy clients know no masks"),
 )
 """Keys that need single updates but for some values, and why."""
 
