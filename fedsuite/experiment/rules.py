@@ -17,6 +17,7 @@ from fedsuite.core.tasks import BALANCED, SCORES, TASKS, Score, Task, score_of_m
 from fedsuite.data.catalog import DATASETS, PARTITIONERS
 from fedsuite.data.data_settings import DataSettings
 from fedsuite.messages.records import NEW
+from fedsuite.rounds.secure_rules import rules_of_workers
 from fedsuite.strategies import load_strategy
 
 if TYPE_CHECKING:
@@ -443,4 +444,5 @@ _TABLE = (
     *_of_sites(),
     *_of_choices(),
     *_of_networks(),
+    *rules_of_workers(),
 )

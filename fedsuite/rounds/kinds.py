@@ -42,6 +42,8 @@ class Kind(StrEnum):
     """A round with fewer good replies than the quorum."""
     TOO_FEW = "too-few"
     """A round with fewer good replies than the rule of aggregation needs."""
+    NOT_SUMMED = "not-summed"
+    """A round whose secure sum did not come out."""
     NO_EXAMPLES = "no-examples"
     NO_TRAINING = "no-training"
     """A round in which most clients cannot train from the model."""

@@ -40,7 +40,7 @@ from fedsuite.rounds.kinds import Kind
 from fedsuite.rounds.membership import Directory, Members
 from fedsuite.rounds.never_negative import NeverNegative
 from fedsuite.rounds.quorum import Quorum, QuorumMissed
-from fedsuite.rounds.recovery import Kept, Recovery
+from fedsuite.rounds.recovery import Recovery
 from fedsuite.rounds.remarks import Remarks, tell_replies, tell_sampled, tell_settings
 from fedsuite.rounds.report import FAILED, MetricMeans, PhaseReport
 from fedsuite.rounds.requests import (
@@ -53,7 +53,7 @@ from fedsuite.rounds.requests import (
     steering,
     with_infinite,
 )
-from fedsuite.rounds.round_settings import PRIVACY_KEYS
+from fedsuite.rounds.round_settings import PRIVACY_KEYS, SECURE_KEYS
 from fedsuite.rounds.server_optimizer import ServerOptimizer
 from fedsuite.rounds.stage import Stage, State
 from fedsuite.rounds.validation import ClientReply
@@ -74,7 +74,7 @@ class RoundStrategy(MethodContract):
     SET_ONCE: ClassVar[Sequence[str]] = (
         *("identity", "site_names", "evaluation_only", "layer"),
         *("source_hash", "plug_ins", "public_fingerprint"),
-        *(key.argument for key in PRIVACY_KEYS),
+        *(key.argument for key in (*PRIVACY_KEYS, *SECURE_KEYS)),
     )
 
     def __post_init__(self) -> None:
@@ -110,6 +110,7 @@ class RoundStrategy(MethodContract):
             weights = self.log_weights if weighted else None
             self.privacy = CentralPrivacy(self, self.seed, weights)
         self._noise = () if self.privacy is None else (self.privacy,)
+        self.secure_sums = self._secure_sums()
         self.first = FirstExchanges(type(self).__name__, self.NEEDS_OF_CLIENT)
         self.pending: dict[str, ReplyReader] = {}
         # Number of the run's attempt, in names of versions; 0 adds none.
@@ -131,9 +132,24 @@ class RoundStrategy(MethodContract):
         self._begun = False
         self._start_timeout = DEFAULT_TIMEOUT
 
+    def _secure_sums(self) -> tuple[Stage, ...]:
+        """Return what turns masked replies into their sum, where a key asks for it."""
+        if self.secure_aggregation == "off":
+            return ()
+        # Its cryptography takes a while to load.
+        from fedsuite.rounds.secure_sums import SecureSums
+
+        return (SecureSums(self, self.seed, self),)
+
     @override
     def heed(self) -> None:
         super().heed()
+        if self.secure_sums and (not self.hosts_clients or self.wire != "message"):
+            raise ValueError(
+                f"secure_aggregation = {self.secure_aggregation!r} needs clients with "
+                "numbers, which legacy ones have not: give identity = 'partition', or "
+                "site_names, and wire = 'message'"
+            )
         self.directory.timeout = self.connect_timeout
         self.directory.num_clients = self.num_clients
         self.guard.max_examples = Limit.parse(
@@ -252,21 +268,24 @@ class RoundStrategy(MethodContract):
         """
         if phase == EVALUATE:
             return (self.remarks, self.guard)
-        guards = () if self.privacy is not None else (self.guard,)
+        guards = () if self.privacy is not None or self.secure_sums else (self.guard,)
         return (self.remarks, self.update_norms, *guards)
 
     def counting(self, phase: str) -> tuple[Stage, ...]:
-        """Return what the replies that count go through: their rows, FedVARP, the layer."""
+        """Return what the replies that count go through: their rows, FedVARP, the layer.
+
+        Where replies are summed, one goes on in place of all.
+        """
         stages: tuple[Stage, ...] = (self.metric_means[phase],)
         if phase == TRAIN and self.privacy is None:
-            stages += self.step_stages
+            stages += (*self.secure_sums, *self.step_stages)
             if type(self.layer) is not ExchangeLayer:
                 stages += (self.layer,)
         return stages
 
     def keepers(self) -> tuple[Stage, ...]:
         """Return the stages that remember something from round to round."""
-        of_run = (self.recovery, self.judge, self.layer, *self._noise)
+        of_run = (self.recovery, self.judge, self.layer, *self._noise, *self.secure_sums)
         return (*self._undone_with_the_model(), *of_run)
 
     def _undone_with_the_model(self) -> tuple[Stage, ...]:
@@ -305,7 +324,8 @@ class RoundStrategy(MethodContract):
         self._clipped_by_flower = CLIPPING_NORM in config
         if self._clipped_by_flower:
             check_hello(self.identity)
-        one_model = self.trains_one_model() and self.privacy is None
+        are_seen = self.privacy is None and not self.secure_sums
+        one_model = self.trains_one_model() and are_seen
         kept = None
         if one_model:
             states = self._states(self._undone_with_the_model())
@@ -347,6 +367,10 @@ class RoundStrategy(MethodContract):
                         if self._infinite is not None:
                             self._infinite.note(reply.infinite)
                         take(reply)
+                for place, stage in enumerate(counting, 1):
+                    for held in stage.rest():
+                        for reply in through(counting[place:], held):
+                            take(reply)
                 report.num_asked = self.num_asked(reader)
                 self.judge_first(reader)
                 tell_replies("aggregate_train", len(report.rows), report.num_asked)
@@ -359,6 +383,9 @@ class RoundStrategy(MethodContract):
                 return self._old_model(), None
             finally:
                 report.bytes_up += reader.bytes_up
+            if self.secure_sums:
+                # Of one reply, the sum: of how many clients it is says summed_clients.
+                self.round_metrics.pop("effective_clients", None)
             arrays = None if new is None else to_record(new)
             return self.layer.after_training(arrays), self.metric_means[TRAIN].record()
 
@@ -452,6 +479,8 @@ class RoundStrategy(MethodContract):
             exchange = repeating(self, exchange)
             exchange = replace(exchange, config={**config, **exchange.config})
             exchange = self.layer.ask(exchange)
+            for stage in self.secure_sums if phase == TRAIN else ():
+                exchange = stage.ask(exchange)
             reader, messages = self._open(exchange, phase)
         reader.note(messages)
         self.pending[phase] = reader

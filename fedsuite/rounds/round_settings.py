@@ -14,7 +14,9 @@ Mix = Literal["none", "nearest"]
 AVERAGE_KEYS = ("aggregator", "liars", "mix", "max-client-weight")
 NOISE, TARGET = "dp-noise-multiplier", "target-epsilon"
 OPTIMIZER = "server-optimizer"
+SECURE, THRESHOLD = "secure-aggregation", "reconstruction-threshold"
 
+_SUMMED = (Unless(SECURE, "off"),)
 _ROBUST = (Unless("aggregator", "mean"),)
 _NOISED = (Unless(NOISE, 0.0), Unless(TARGET, 0.0))
 _WITH_MOMENTUM = (With(OPTIMIZER, "sgd"), With(OPTIMIZER, "nesterov"))
@@ -166,6 +168,40 @@ class RoundSettings(Declared):
         above=0.0,
         maximum=1.0,
     )
+    secure_aggregation: Literal["off", "masked", "unmasked"] = key(
+        default="off",
+        help="whether the server sees the sum of the clients' changes alone: masked; "
+        "unmasked gives the same sum in one message for simulations, and hides nothing",
+    )
+    reconstruction_threshold: int = key(
+        default=0,
+        help="fewest clients of a round that can unmask its sum, above half of them and "
+        "one; 0 is above two thirds",
+        minimum=0,
+        needs=_SUMMED,
+    )
+    clipping_range: float = key(
+        default=1.0,
+        help="largest change of a parameter in a secure sum; a client with a larger one "
+        "scales its whole change down",
+        above=0.0,
+        needs=_SUMMED,
+    )
+    most_examples: int = key(
+        default=10_000,
+        help="most examples of a client in a secure sum, which takes no client with more; "
+        "the sum's rounding grows with it",
+        minimum=1,
+        needs=_SUMMED,
+    )
+    quantisation_bits: int = key(
+        default=32,
+        help="bits of a number in a secure sum, 32 or 16: with 16 half the bytes and "
+        "65536 times the rounding",
+        minimum=16,
+        maximum=32,
+        needs=_SUMMED,
+    )
     clients_per_round: int = key(
         default=0, help="clients sampled to train in a round; 0 is all", minimum=0
     )
@@ -229,6 +265,10 @@ PRIVACY_KEYS = tuple(
     key for key in RoundSettings.KEYS if key.name == TARGET or key.name.startswith("dp-")
 )
 """Those of noise at the server."""
+
+SECURE_KEYS = tuple(key for key in RoundSettings.KEYS if _SUMMED[0] in key.needs)
+SECURE_KEYS += tuple(key for key in RoundSettings.KEYS if key.name == SECURE)
+"""Those of secure sums."""
 
 SHARES_OF_PAPERS: dict[str, Value] = {"max-share-ratio": "off", "max-client-weight": 1.0}
 """``PAPER`` of a method with :func:`share_ratio_key`: no paper bounds a client's share."""

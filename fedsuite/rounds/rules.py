@@ -12,6 +12,7 @@ from fedsuite.core.rules import Rule, Values
 from fedsuite.messages.decomposition import CLIENT_KEYS, KEYS
 from fedsuite.rounds.robust_rules import too_few
 from fedsuite.rounds.round_settings import NOISE, TARGET
+from fedsuite.rounds.secure_rules import rules_of_secure_sums
 
 if TYPE_CHECKING:
     from fedsuite.rounds.declaration import MethodDeclaration
@@ -105,6 +106,7 @@ def rules_of(method: "type[MethodDeclaration]") -> tuple[Rule, ...]:
         *_of_replies(method),
         *_of_noise(method),
         *_of_decomposition(method),
+        *rules_of_secure_sums(method),
     )
 
 

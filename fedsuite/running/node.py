@@ -23,6 +23,11 @@ from fedsuite.experiment.plug_ins import (
     check_allowed,
     fingerprint,
 )
+from fedsuite.rounds.round_settings import SECURE
+
+MASKED = "masked"
+SECURE_VARIABLE = "FEDSUITE_SECURE_AGGREGATION"
+"""By which a node's operator demands masks where there is no node-config."""
 
 NodeConfig = Mapping[str, Value]
 
@@ -41,9 +46,24 @@ def node_experiment(run_config: Mapping[str, Value], node_config: NodeConfig) ->
         If it cannot be run, or names code that the node's operator did not allow.
     """
     experiment = Experiment.from_values(run_config, own_paths=not is_simulated())
+    _check_masks(experiment, node_config)
     allowed = node_config.get(ALLOWED_CODE, os.environ.get(ALLOWED_CODE_VARIABLE, ""))
     check_allowed(experiment.values, str(allowed))
     return experiment
+
+
+def _check_masks(experiment: Experiment, node_config: NodeConfig) -> None:
+    """Refuse a run without masks where the node's operator demands them."""
+    demand = node_config.get(SECURE, os.environ.get(SECURE_VARIABLE, ""))
+    if demand not in ("", MASKED):
+        raise ConfigError(
+            f"node-config {SECURE} = {demand!r}: expected {MASKED!r}, or leave it out"
+        )
+    if demand and experiment[SECURE] != MASKED:
+        raise ConfigError(
+            f"this node trains under masks alone, and the run has {SECURE} = "
+            f"{experiment[SECURE]!r}: set {MASKED!r}"
+        )
 
 
 def warn_of_ignored_paths(run_config: Mapping[str, Value], experiment: Experiment) -> None:

@@ -15,6 +15,8 @@ from fedsuite.core.logs import configure_logs, json_logs, log_scope
 from fedsuite.core.registry import METHODS
 from fedsuite.data import DataSettings
 from fedsuite.rounds.greeting import told_scaling
+from fedsuite.rounds.round_settings import SECURE
+from fedsuite.rounds.secure_rules import SECURE_STAGES
 from fedsuite.running.node import (
     data_errors_stay_here,
     is_simulated,
@@ -124,14 +126,16 @@ def _answer(message: Message, context: Context) -> Message:
     if scaling is not None:
         run_name = experiment_run_name(experiment, context.run_id)
         keep(scaling, state_folder(experiment, run_name))
-    return _app_of(str(experiment["method"]))(message, context)
+    masked = experiment[SECURE] == "masked"
+    return _app_of(str(experiment["method"]), masked)(message, context)
 
 
 @cache
-def _app_of(method: str) -> ClientApp:
+def _app_of(method: str, masked: bool) -> ClientApp:
+    more = SECURE_STAGES if masked else ()
     return make_client_app(
         client_from_context,
-        list(load_client(METHODS[method]).ACTIONS),
+        [*load_client(METHODS[method]).ACTIONS, *more],
         mods=[log_mod, packing_mod],
         fingerprints=fingerprints_from_context,
         read_ahead=read_ahead_from_context,

@@ -34,7 +34,8 @@ from fedsuite.models.assignment import experiment_networks
 from fedsuite.models.groups import parameter_groups
 from fedsuite.models.one_row import one_row_failure
 from fedsuite.rounds.greeting import told_sums
-from fedsuite.rounds.round_settings import RoundSettings
+from fedsuite.rounds.round_settings import SECURE, RoundSettings
+from fedsuite.rounds.secure_rules import SECURE_STAGES
 from fedsuite.running.node import (
     plug_in_fingerprint,
 )
@@ -139,7 +140,8 @@ class Worker:
     @property
     def actions(self) -> list[str]:
         """Message types that the clients answer."""
-        return list(self._client_class.ACTIONS)
+        masked = self._experiment[SECURE] == "masked"
+        return [*self._client_class.ACTIONS, *(SECURE_STAGES if masked else ())]
 
     def client(self, context: Context, client_id: int) -> Answering:
         """Return a client, new or used recently; what must last is in the store."""
@@ -237,6 +239,12 @@ class Worker:
             client = LyingClient(
                 client, self._attack, self._client_class.TRAINED, buffer_names(model)
             )
+        if (secure := self._experiment[SECURE]) != "off":
+            # Its cryptography takes a while to load.
+            from fedsuite.training.secure_client import SecureClient
+
+            masked = secure == "masked"
+            client = SecureClient(client, context, self._seed, masked=masked)
         return PlannedClient(client, self._faults) if self._faults else client
 
     def read_ahead(self, context: Context, client_ids: Sequence[int]) -> None:

@@ -97,6 +97,7 @@ OTHERS: Mapping[str, tuple[Value, ...]] = {
     "partitioner": ("iid", "shards"),
     "pool-size": (1,),
     "public-size": (50,),
+    "quantisation-bits": (16,),
     "quorum": (3,),
     "rank-every": (1,),
     "scores": ("macro-f1",),
@@ -133,6 +134,7 @@ BESIDE: Mapping[str, Mapping[str, Value]] = {
     "cfd-bits": {"cfd-target": "prob-mean"},
     "checkpoint-every": {"num-rounds": 1},
     "classes-per-client": {"num-clients": 5},
+    "clipping-range": {"secure-aggregation": "unmasked"},
     "coefficient-period": {"num-rounds": 3},
     "decomposition": _CONVOLUTIONS,
     "decomposition-average": {"atoms": 25},
@@ -160,12 +162,14 @@ BESIDE: Mapping[str, Mapping[str, Value]] = {
     # One step, as of few rows, begins with none.
     "momentum": {"batch-size": 8},
     "loss-clip": {"effective-clients": 0.0},
+    "most-examples": {"secure-aggregation": "unmasked"},
     "model": {"hidden-width": 200, "hidden-layers": 2, "num-rounds": 3},
     "pfedck-feature-weight": {"pfedck-clusters": 1},
     "pfedck-logit-weight": {"pfedck-clusters": 1},
     "pfedck-temperature": {"pfedck-clusters": 1},
     "pool-size": {"rank-every": 1},
     "public-used": {"public-size": 40},
+    "quantisation-bits": {"secure-aggregation": "unmasked"},
     "quorum": {"drop-out": 0.4, "max-failed-rounds": 1},
     "temperature-decay": {"effective-clients": 0.0},
     "theta": {"theta": 0.0},
@@ -177,6 +181,7 @@ NOT_ON_DIGITS = ("natural-id",)
 
 ELSEWHERE: Mapping[str, str] = {
     "dp-max-weight": "of weights by losses: tests/rounds/test_central_privacy.py",
+    "reconstruction-threshold": "acts on losses: tests/rounds/test_secure_sums.py",
     "preset": "brings other keys' values: tests/experiment/test_presets.py",
     "natural-ids": "digits have no owners: tests/data",
     "natural-min-size": "digits have no owners: tests/data",

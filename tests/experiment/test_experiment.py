@@ -337,6 +337,8 @@ def other_value(name, value):
         "class-weights": "balanced",
         "scores": "macro-f1",
         "interval-ends": "100, 200",
+        "quantisation-bits": 16,
+        "reconstruction-threshold": 4,
     }
     if name in told:
         return told[name]

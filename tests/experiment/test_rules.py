@@ -42,6 +42,8 @@ EXAMPLES: Mapping[str, tuple[Any, ...]] = {
     "pfedme-learning-rate": (1.0,),
     "lp-proj-learning-rate": (1.0,),
     "quorum": (20,),
+    "quantisation-bits": (16, 24),
+    "reconstruction-threshold": (1, 2, 9),
 }
 """Values that no declaration names and that rules are about."""
 

@@ -12,6 +12,10 @@ import httpx
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.common.secure_aggregation.crypto.shamir import combine_shares, create_shares
+from flwr.common.secure_aggregation.crypto.symmetric_encryption import generate_shared_key
+from flwr.common.secure_aggregation.quantization import quantize
+from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen
 from flwr.serverapp.strategy import (
     DifferentialPrivacyServerSideAdaptiveClipping,
     FedAvg,
@@ -19,6 +23,7 @@ from flwr.serverapp.strategy import (
 )
 from flwr.serverapp.strategy.multikrum import compute_distances
 from flwr.supercore.heartbeat import HeartbeatSender
+from flwr.supercore.primitives.asymmetric import generate_key_pairs
 
 from fedsuite.workarounds.identity import flower_identity
 
@@ -149,3 +154,44 @@ def test_one_heartbeat_that_meets_an_error_is_the_last() -> None:
         thread.join(5)
     assert asked == [1]
     assert not sender.is_running
+
+
+def test_a_mask_of_two_clients_has_28_secret_bits() -> None:
+    seed = bytes(range(32))
+    # Words of four bytes are folded into one, in whatever order they stand.
+    other = seed[4:8] + seed[:4] + seed[8:]
+    masks = [pseudo_rand_gen(s, 2**24, [(100,)])[0] for s in (seed, other)]
+    assert np.array_equal(masks[0], masks[1])
+    # A pair's seed is text, so that four bits of such a word are always 0.
+    (private, _), (_, public) = generate_key_pairs(), generate_key_pairs()
+    assert generate_shared_key(private, public).isascii()
+
+
+def test_a_changed_share_gives_another_secret_in_silence() -> None:
+    secret = bytes([1] * 32)
+    shares = create_shares(secret, 3, 5)
+    silent = 0
+    for place in range(4, len(shares[0])):
+        changed = bytearray(shares[0])
+        changed[place] ^= 1
+        try:
+            silent += combine_shares([bytes(changed), *shares[1:3]]) != secret
+        except ValueError:
+            continue
+    assert silent == 32
+
+
+def test_quantising_makes_scalars_of_arrays_without_axes() -> None:
+    (quantised,) = quantize([np.array(1.5)], 8.0, 2**22)
+    assert not isinstance(quantised, np.ndarray)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_quantising_takes_nan_and_moves_the_global_stream() -> None:
+    before = np.random.get_state()[1].copy()  # type: ignore[index]
+    place = np.random.get_state()[2]  # type: ignore[index]
+    (quantised,) = quantize([np.array([np.nan, 100.0])], 8.0, 2**22)
+    assert quantised.tolist() == [-(2**31), 2**22]
+    now = np.random.get_state()
+    same = np.array_equal(now[1], before) and now[2] == place  # type: ignore[index]
+    assert not same

@@ -1,0 +1,359 @@
+"""Secure sums on the wire: what all agree on, and the words that stand for numbers.
+
+A client turns its change of the model, times its share of the most examples that one may
+have, into whole numbers from 0 to :attr:`Terms.steps`, the *words*. Words add up modulo a
+power of 2, and so do masks. In front of the words stands the *head*: 1, the number of
+examples, whether the change was scaled, and two check words, which come out right in a sum
+only if all that was added up is what its clients made.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from numpy.typing import NDArray
+
+from fedsuite.core.errors import NotFiniteError, RunError
+from fedsuite.messages.records import TRAIN, Arrays, ConfigValue
+
+KEYS = "query.secure_keys"
+SHARES = "query.secure_shares"
+UNMASK = "query.secure_unmask"
+STAGES = (KEYS, SHARES, TRAIN, UNMASK)
+"""Message types of a round in their order; without masks the third is the only one."""
+
+RECORD = "secure-sum"
+"""Record of all that travels for a sum, in both directions."""
+
+CLIENTS = "secure-clients"
+PUBLIC_KEYS = "secure-public-keys"
+ACTIVE = "secure-active"
+GONE = "secure-gone"
+
+FEWEST = 3
+"""Clients below which a sum tells one of them what another sent."""
+
+HEAD_SIZE = 5
+STATISTICS_RANGE = 1024.0
+"""Largest change of a measured number, such as a running variance."""
+
+COUNTERS_RANGE = 65536.0
+"""Largest change of a number that is not of floating point, such as a counter."""
+
+_NAME = "secure-"
+
+Words = NDArray[np.unsignedinteger[Any]]
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What all clients of a round must agree on; a client refuses others.
+
+    Parameters
+    ----------
+    session
+        Number of the session, which only rises.
+    threshold
+        Fewest clients that can unmask a sum.
+    clipping_range
+        Largest change of a trained number.
+    most_examples
+        Most examples of one client.
+    num_clients
+        Clients that are asked.
+    num_words
+        Numbers of the model that come back.
+    bits
+        Bits of a word: 16 or 32.
+    masked
+        Whether words leave under masks.
+    statistics
+        Names of floating-point arrays that are measured rather than trained.
+    """
+
+    session: int
+    threshold: int
+    clipping_range: float
+    most_examples: int
+    num_clients: int
+    num_words: int
+    bits: int = 32
+    masked: bool = True
+    statistics: tuple[str, ...] = ()
+
+    @property
+    def steps(self) -> int:
+        """The largest word of a client, so that the sum of all fits."""
+        return ((1 << self.bits) - 1) // self.num_clients
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the words."""
+        return np.dtype(f"uint{self.bits}")
+
+    def config(self) -> dict[str, ConfigValue]:
+        """Return the entries of a message's config."""
+        values: dict[str, ConfigValue] = {
+            _NAME + f.name.replace("_", "-"): getattr(self, f.name) for f in fields(self)
+        }
+        values[f"{_NAME}statistics"] = "\n".join(self.statistics)
+        return values
+
+    @classmethod
+    def read(cls, config: Mapping[str, ConfigValue]) -> Self:
+        """Return the terms in a message's config.
+
+        Raises
+        ------
+        RunError
+            If one is missing or of another type, or :func:`refusal` has a reason.
+        """
+        example = cls(1, 2, 1.0, 1, FEWEST, 1).config()
+        for name, value in example.items():
+            if type(config.get(name)) is not type(value):
+                raise RunError(
+                    f"the message has no {type(value).__name__} {name}: give the strategy "
+                    "secure_aggregation"
+                )
+        given: dict[str, Any] = {
+            name.removeprefix(_NAME).replace("-", "_"): config[name] for name in example
+        }
+        given["statistics"] = tuple(filter(None, given["statistics"].split("\n")))
+        terms = cls(**given)
+        if reason := refusal(terms):
+            raise RunError(f"refused: {reason}")
+        return terms
+
+
+def least_threshold(num_clients: int) -> int:
+    """Return the lowest threshold: two groups that reach it share two clients or more.
+
+    A server that tells the clients different stories could else unmask two sums, or one
+    client's own words, with one liar's help.
+    """
+    return (num_clients + 1) // 2 + 1
+
+
+def usual_threshold(num_clients: int) -> int:
+    """Return the threshold where nobody chooses one: above two thirds of the clients."""
+    return 2 * num_clients // 3 + 1
+
+
+def refusal(terms: Terms) -> str:
+    """Return why nobody should add up on such terms; empty if one may."""
+    if terms.num_clients < FEWEST:
+        return f"a sum of {terms.num_clients} clients shows what single ones sent"
+    if not least_threshold(terms.num_clients) <= terms.threshold <= terms.num_clients:
+        return threshold_refusal(terms.threshold, terms.num_clients)
+    if terms.bits not in (16, 32):
+        return f"words of {terms.bits} bits: expected 16 or 32"
+    if not 0 < terms.clipping_range < math.inf:
+        return f"a clipping range of {terms.clipping_range:g}"
+    if not 1 <= terms.most_examples <= (2**32 - 1) // terms.num_clients:
+        return f"most examples of {terms.most_examples}, whose sum does not fit 32 bits"
+    return ""
+
+
+def threshold_refusal(threshold: int, num_clients: int) -> str:
+    """Return what is wrong with a threshold."""
+    return (
+        f"a threshold of {threshold} of {num_clients} clients: expected "
+        f"{least_threshold(num_clients)} to {num_clients}"
+    )
+
+
+# -------------------------------------------------------------------------------- the words
+
+
+def ranges(arrays: Mapping[str, NDArray[Any]], terms: Terms) -> dict[str, float]:
+    """Return the largest change of a number, by array."""
+    return {
+        name: COUNTERS_RANGE
+        if array.dtype.kind != "f"
+        else STATISTICS_RANGE
+        if name in terms.statistics
+        else terms.clipping_range
+        for name, array in arrays.items()
+    }
+
+
+def quantised(
+    values: NDArray[np.float64], steps: int, stream: np.random.Generator
+) -> NDArray[np.int64]:
+    """Return numbers from -1 to 1 as whole numbers from 0 to ``steps``.
+
+    A number between two steps is rounded up with the probability of its distance to the
+    lower one. So it is right in the mean, and off by less than 2 / ``steps``.
+    """
+    positions = (values + 1.0) * (steps / 2)
+    words = np.floor(positions + stream.random(values.shape)).astype(np.int64)
+    return np.clip(words, 0, steps)
+
+
+def dequantised(total: NDArray[Any], count: int, steps: int) -> NDArray[np.float64]:
+    """Return the sum of ``count`` clients' numbers, from -``count`` to ``count``."""
+    return np.asarray(total, np.float64) * (2.0 / steps) - count
+
+
+def sum_error(terms: Terms, count: int, num_examples: int) -> float:
+    """Return how far off a trained number of the mean may be, beside float rounding."""
+    step = 2.0 * terms.clipping_range / terms.steps
+    return count * step * terms.most_examples / num_examples
+
+
+@dataclass(frozen=True)
+class Part:
+    """Head and body of one client's words, of a mask, or of a sum of either."""
+
+    head: Words
+    body: Words
+
+    @classmethod
+    def zero(cls, terms: Terms) -> Self:
+        """Return nothing, to add to."""
+        return cls(np.zeros(HEAD_SIZE, np.uint32), np.zeros(terms.num_words, terms.dtype))
+
+    def plus(self, other: "Part") -> "Part":
+        """Return the sum, modulo the words' range."""
+        return Part(self.head + other.head, self.body + other.body)
+
+    def minus(self, other: "Part") -> "Part":
+        """Return the difference, modulo the words' range."""
+        return Part(self.head - other.head, self.body - other.body)
+
+    def arrays(self) -> Arrays:
+        """Return the arrays of a record."""
+        return {"head": self.head, "body": self.body}
+
+
+def words_of(
+    sent: Mapping[str, NDArray[Any]],
+    trained: Mapping[str, NDArray[Any]],
+    num_examples: float,
+    terms: Terms,
+    stream: np.random.Generator,
+) -> Part:
+    """Return a client's words.
+
+    Parameters
+    ----------
+    sent, trained
+        The model as received, and what came of it; the same names and shapes.
+    num_examples
+        The client's weight.
+    terms
+        The terms of the round.
+    stream
+        Draws of the rounding.
+
+    Raises
+    ------
+    NotFiniteError
+        If the change holds NaN or infinity.
+    RunError
+        If the weight is no whole number from 0 to ``terms.most_examples``.
+    """
+    if num_examples != int(num_examples) or not 0 <= num_examples <= terms.most_examples:
+        raise RunError(
+            f"{num_examples:g} examples, and a sum takes whole numbers up to most-examples "
+            f"= {terms.most_examples}: set it higher"
+        )
+    largest, parts, scaled = 0.0, [], False
+    for (name, array), limit in zip(
+        trained.items(), ranges(trained, terms).values(), strict=True
+    ):
+        change = np.subtract(array, sent[name], dtype=np.float64).reshape(-1) / limit
+        size = float(np.abs(change).max(initial=0.0))
+        if not math.isfinite(size):
+            raise NotFiniteError(f"what was trained of {name} holds NaN or infinity")
+        is_trained = array.dtype.kind == "f" and name not in terms.statistics
+        if is_trained:
+            largest = max(largest, size)
+        elif size > 1.0:
+            scaled, change = True, np.clip(change, -1.0, 1.0)
+        parts.append((is_trained, change))
+    # The whole change is scaled, so that it keeps its direction.
+    scale = 1.0 / largest if largest > 1.0 else 1.0
+    weight = num_examples / terms.most_examples
+    values = [change * (weight * (scale if t else 1.0)) for t, change in parts]
+    flat = np.concatenate(values) if values else np.zeros(0)
+    if flat.size != terms.num_words:
+        raise RunError(f"{flat.size} numbers, and the message asks for {terms.num_words}")
+    body = quantised(flat, terms.steps, stream).astype(terms.dtype)
+    head = np.array([1, int(num_examples), int(scaled or scale < 1.0), 0, 0], np.uint32)
+    return with_check(Part(head, body), terms)
+
+
+def with_check(part: Part, terms: Terms) -> Part:
+    """Return words with their check words, by odd factors that all know.
+
+    So no single changed word stays unseen, and of several few.
+    """
+    factors = mask(terms.session.to_bytes(32, "little"), terms)
+    head = part.head.copy()
+    head[3] = np.dot(factors.body | factors.body.dtype.type(1), part.body)
+    head[4] = np.dot(factors.head[:4] | np.uint32(1), head[:4])
+    return Part(head, part.body)
+
+
+def is_whole(total: Part, terms: Terms) -> bool:
+    """Return whether the check words of a sum are those of the sum."""
+    # Those of the bodies were added up without their carry.
+    of_body = with_check(total, terms).head[3]
+    if int(of_body) != int(total.head[3]) % 2**terms.bits:
+        return False
+    factors = mask(terms.session.to_bytes(32, "little"), terms).head[:4]
+    return bool(np.dot(factors | np.uint32(1), total.head[:4]) == total.head[4])
+
+
+def decoded(arrays: Mapping[str, NDArray[Any]], total: Part, terms: Terms) -> Arrays:
+    """Return the mean model, weighted by examples, in the arrays' dtypes.
+
+    Parameters
+    ----------
+    arrays
+        The model that was sent, as far as it comes back.
+    total
+        The sum of the words of some clients, with at least one example.
+    terms
+        The terms of the round.
+    """
+    count, num_examples = int(total.head[0]), int(total.head[1])
+    mean = dequantised(total.body, count, terms.steps)
+    mean *= terms.most_examples / num_examples
+    new: Arrays = {}
+    start = 0
+    for (name, array), limit in zip(
+        arrays.items(), ranges(arrays, terms).values(), strict=True
+    ):
+        change = mean[start : start + array.size].reshape(array.shape) * limit
+        moved = np.asarray(array, np.float64) + change
+        rounded = np.rint(moved) if array.dtype.kind in "biu" else moved
+        new[name] = np.asarray(rounded).astype(array.dtype)
+        start += array.size
+    return new
+
+
+# -------------------------------------------------------------------------------- the masks
+
+
+def mask(key: bytes, terms: Terms) -> Part:
+    """Return the mask of a secret of 32 bytes: a stream of AES-256 in counter mode.
+
+    No secret makes two masks, so that the counter may begin at 0.
+    """
+    size = terms.num_words
+    num_bytes = 4 * HEAD_SIZE + terms.dtype.itemsize * size
+    cipher = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
+    stream = cipher.update(bytes(num_bytes))
+    head = np.frombuffer(stream, "<u4", HEAD_SIZE).astype(np.uint32)
+    body = np.frombuffer(stream, terms.dtype.newbyteorder("<"), size, 4 * HEAD_SIZE)
+    return Part(head, body.astype(terms.dtype))
+
+
+def as_rows(items: Sequence[bytes], width: int) -> NDArray[np.uint8]:
+    """Return byte strings of one length as the rows of an array."""
+    return np.frombuffer(b"".join(items), np.uint8).reshape(len(items), width)

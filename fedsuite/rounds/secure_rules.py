@@ -1,0 +1,118 @@
+"""What secure sums cannot go with."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from fedsuite.core.keys import AUTO, Unless, Value, With
+from fedsuite.core.rules import Rule, Values
+from fedsuite.rounds.round_settings import NOISE, SECURE, TARGET, THRESHOLD
+
+if TYPE_CHECKING:
+    from fedsuite.rounds.declaration import MethodDeclaration
+
+SECURE_STAGES = ("query.secure_keys", "query.secure_shares", "query.secure_unmask")
+"""Types of the messages that go before and after the one to train, under masks."""
+
+_ON = Unless(SECURE, "off")
+
+
+def why_not_summed(method: "type[MethodDeclaration]") -> str:
+    """Return why a sum of the clients' models is not enough for a method; empty if it is.
+
+    Whose step is one mean says so by ``PRIVACY``. Under noise that mean counts all clients
+    alike and reads no metric; here it is the method's own.
+    """
+    release = method.released()
+    if release.kind == "weighted":
+        return "it weighs clients by what each reports of itself"
+    if release.kind == "refused":
+        return "its step is not one mean of the clients' models"
+    own = {name for base in method.__mro__ for name in vars(base) if _is_method(base)}
+    if "weight_of" in own:
+        return "it weighs clients by something else than their examples"
+    if "claims" in own:
+        return "it checks what each client reports of itself"
+    return ""
+
+
+def _is_method(base: type) -> bool:
+    return not base.__module__.startswith("fedsuite.rounds.")
+
+
+_SINGLE: tuple[tuple[str, tuple[Value, ...], str], ...] = (
+    ("fedvarp", (False,), "it remembers each client's update"),
+    ("aggregator", ("mean",), "such a rule compares single updates"),
+    ("max-client-weight", (AUTO, 1.0), "no client tells its weight"),
+    ("max-examples", (AUTO, "off"), "no client tells its examples: see {most-examples}"),
+    ("max-update-norm", (AUTO, "off"), "no update is seen: see {clipping-range}"),
+    ("score-trained", (False,), "what clients measure in training stays with them"),
+    (NOISE, (0.0,), "the server would have to clip single updates"),
+    (TARGET, (0.0,), "the server would have to clip single updates"),
+    ("decomposition-average", ("factors",), "it multiplies each client's factors"),
+    ("coefficient-period", (1,), "clients send back what the message does not hold"),
+    ("measure-cross-terms", (False,), "it multiplies each client's factors"),
+)
+"""Keys that need single updates but for some values, and why."""
+
+
+def rules_of_secure_sums(method: "type[MethodDeclaration]") -> Iterator[Rule]:
+    """Yield what secure sums cannot go with, for a method."""
+    if why := why_not_summed(method):
+        yield Rule(
+            (SECURE, "method"),
+            (_ON,),
+            f"{why}, and the server would see their sum alone",
+            "leave it out, or choose another method, such as fedavg",
+        )
+    for name, allowed, reason in _SINGLE:
+        breaks = (Unless(name, value) for value in allowed)
+        yield Rule((name, SECURE), (_ON, *breaks), reason, "leave one of them out")
+    yield Rule(
+        ("suspect-rounds", SECURE),
+        (_ON,),
+        "no single update is seen to be suspected",
+        "leave it out",
+        idle=True,
+    )
+    asked = ("clients-per-round", "num-clients")
+    yield Rule(
+        (SECURE, *asked),
+        (_ON, lambda values: 0 < _asked(values) < 3),
+        "a sum of fewer than 3 clients shows what single ones sent",
+        "take more clients",
+    )
+    yield Rule(
+        (THRESHOLD, *asked, SECURE),
+        (_ON, Unless(THRESHOLD, 0), lambda values: bool(_wrong_threshold(values))),
+        _wrong_threshold,
+        "set another, or 0",
+    )
+    yield Rule(
+        ("quantisation-bits", SECURE),
+        (_ON, Unless("quantisation-bits", 16), Unless("quantisation-bits", 32)),
+        "numbers travel as whole bytes",
+        "set 16 or 32",
+    )
+
+
+def rules_of_workers() -> Iterator[Rule]:
+    """Yield what the local engine cannot do."""
+    yield Rule(
+        ("workers", SECURE),
+        (With(SECURE, "masked"), Unless("workers", 1)),
+        "a client's secrets stay in one process",
+        "set 1, or {secure-aggregation} = 'unmasked' for the same sums",
+    )
+
+
+def _asked(values: Values) -> int:
+    return int(values["clients-per-round"] or values["num-clients"] or 0)
+
+
+def _wrong_threshold(values: Values) -> str:
+    from fedsuite.messages.secure_sums import least_threshold, threshold_refusal
+
+    count, threshold = _asked(values), int(values[THRESHOLD])
+    if not count or least_threshold(count) <= threshold <= count:
+        return ""
+    return threshold_refusal(threshold, count)

@@ -1,0 +1,427 @@
+"""Secure sums on the server: it sees what its clients' changes add up to, and no more.
+
+A stage of the round. It makes two exchanges before the message to train, takes in the
+masked replies in place of the method, and gives the method one reply, the mean, after a
+last exchange that unmasks the sum. A round whose sum does not come out is void: the model
+stays. It names whom the next round leaves out, where that can be known:
+
+- whose secret is another than it said, or whose share is another than it was given: found
+  by the digests that each client gives of its secret and of all shares;
+- of whom two others complain that its shares do not fit their digests;
+- where the words do not add up, half of the round's clients, then half of those that are
+  left: a search for one liar.
+"""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from typing_extensions import override
+
+from fedsuite.core.errors import ConfigError
+from fedsuite.core.logs import ServerLogger
+from fedsuite.core.rng import numpy_stream
+from fedsuite.messages import secrets_shared as secrets
+from fedsuite.messages.records import ARRAYS, Arrays, ConfigValue
+from fedsuite.messages.secure_sums import (
+    ACTIVE,
+    CLIENTS,
+    FEWEST,
+    GONE,
+    KEYS,
+    PUBLIC_KEYS,
+    RECORD,
+    SHARES,
+    UNMASK,
+    Part,
+    Terms,
+    decoded,
+    is_whole,
+    mask,
+    refusal,
+    usual_threshold,
+)
+from fedsuite.messages.statistics import is_statistic
+from fedsuite.rounds.exchange import Exchange
+from fedsuite.rounds.kinds import Kind
+from fedsuite.rounds.quorum import QuorumMissed
+from fedsuite.rounds.round_settings import RoundSettings
+from fedsuite.rounds.stage import Stage, State
+from fedsuite.rounds.validation import ClientReply, RecordSpec
+
+logger = ServerLogger(__name__)
+
+SUM = -1
+"""Number of the client whose reply a sum is; none has it."""
+
+
+class Round(Protocol):
+    """What a round gives the stage."""
+
+    server_round: int
+    round_metrics: dict[str, float]
+
+    def exchange(self, exchange: Exchange) -> Iterable[ClientReply]:
+        """Make one more exchange inside the round."""
+
+
+class SecureSums(Stage):
+    """Turns a round's masked replies into one, their mean.
+
+    Parameters
+    ----------
+    keys
+        The keys, one of which asks for sums.
+    seed
+        The experiment's seed.
+    a_round
+        What makes the exchanges.
+
+    Attributes
+    ----------
+    terms
+        The terms of the last round; None before the first.
+    active
+        The clients whose words the last round added up.
+    total
+        Their sum without masks; None where it did not come out.
+    """
+
+    name: ClassVar[str] = "secure-sums"
+
+    def __init__(self, keys: RoundSettings, seed: int, a_round: Round) -> None:
+        self._keys = keys
+        self._seed = seed
+        self._round = a_round
+        self._session = 0
+        self._sent: Arrays = {}
+        self.terms: Terms | None = None
+        self.total: Part | None = None
+        self._sum: Part | None = None
+        self.active: list[int] = []
+        self._asked: list[int] = []
+        self._complaints: dict[int, int] = {}
+        self._left_out: set[int] = set()
+        self._suspects: list[int] = []
+        self._public: dict[int, bytes] = {}
+        self._keyed: list[int] = []
+        self._sharers: list[int] = []
+        self._seeds: dict[int, bytes] = {}
+        self._digests: dict[int, np.ndarray] = {}
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether words come under masks."""
+        return self._keys.secure_aggregation == "masked"
+
+    # -------------------------------------------------------------------------------- ask
+
+    @override
+    def ask(self, exchange: Exchange) -> Exchange:
+        """Return the message to train, after the exchanges that go before it."""
+        back = exchange.expected.arrays
+        if set(back) != {ARRAYS} or exchange.expected_of or ARRAYS not in exchange.shared:
+            raise ConfigError(
+                "secure-aggregation needs a method whose clients train one shared model "
+                "and send back that alone"
+            )
+        sent = exchange.shared[ARRAYS]
+        if not back[ARRAYS].keys() <= sent.keys():
+            raise ConfigError("secure-aggregation: clients send back more than they get")
+        self._sent = {name: sent[name] for name in back[ARRAYS]}
+        self._asked = self._without_suspects(exchange.client_ids)
+        self._complaints, self.total = {}, None
+        self.terms = terms = self._new_terms()
+        ids, own = self._asked, exchange.own
+        if self.is_masked:
+            self._sharers = ids = self._exchange_secrets(terms)
+            own = {k: {**own.get(k, {}), **self._shares_for(k)} for k in ids}
+        words: RecordSpec = {
+            "head": (Part.zero(terms).head.shape, "uint32"),
+            "body": ((terms.num_words,), str(terms.dtype)),
+        }
+        if self.is_masked:
+            words["complaints"] = ((len(ids),), "uint8")
+        who: dict[str, ConfigValue] = {CLIENTS: ids} if self.is_masked else {}
+        return replace(
+            exchange,
+            client_ids=ids,
+            own=own,
+            config={**exchange.config, **terms.config(), **who},
+            expected=replace(exchange.expected, arrays={RECORD: words}),
+        )
+
+    def _new_terms(self) -> Terms:
+        # A clock, so that the number also rises from one run to the next.
+        self._session = max(time.time_ns(), self._session + 1)
+        keys, count = self._keys, len(self._asked)
+        terms = Terms(
+            session=self._session,
+            threshold=keys.reconstruction_threshold or usual_threshold(count),
+            clipping_range=keys.clipping_range,
+            most_examples=keys.most_examples,
+            num_clients=count,
+            num_words=sum(array.size for array in self._sent.values()),
+            bits=keys.quantisation_bits,
+            masked=self.is_masked,
+            statistics=tuple(
+                name
+                for name, array in self._sent.items()
+                if array.dtype.kind == "f" and is_statistic(name, array)
+            ),
+        )
+        if reason := refusal(terms):
+            raise QuorumMissed(Kind.TOO_FEW, count, reason, "a secure sum needs")
+        return terms
+
+    def _without_suspects(self, client_ids: Sequence[int]) -> list[int]:
+        """Return the clients to ask: none known to lie, and but half of who may."""
+        ids = [k for k in client_ids if k not in self._left_out]
+        suspects = [k for k in self._suspects if k in ids]
+        most = max(len(ids) - FEWEST, 0)
+        out = suspects[: min((len(suspects) + 1) // 2, most)]
+        return [k for k in ids if k not in out]
+
+    def _exchange_secrets(self, terms: Terms) -> list[int]:
+        """Return the clients that gave keys and shares; remember what they gave."""
+        width = secrets.PUBLIC_KEY_BYTES
+        replies = self._answers(KEYS, self._asked, {"keys": (2, width)})
+        keys = _distinct({k: _rows(record["keys"]) for k, record in replies.items()})
+        self._enough(len(keys), "keys that can be used")
+        self._keyed, count = list(keys), len(keys)
+        self._public = {k: pair[0] for k, pair in keys.items()}
+        config: dict[str, ConfigValue] = {
+            CLIENTS: self._keyed,
+            PUBLIC_KEYS: [public for pair in keys.values() for public in pair],
+        }
+        spec = {
+            "tokens": (count - 1, secrets.TOKEN_BYTES),
+            "digests": (2 * count, 32),
+            "seed": (1, 32),
+        }
+        replies = self._answers(SHARES, self._keyed, spec, config)
+        self._enough(len(replies), "shares")
+        self._seeds = {k: bytes(record["seed"]) for k, record in replies.items()}
+        self._digests = {
+            k: record["digests"].reshape(count, 2, 32) for k, record in replies.items()
+        }
+        self._tokens = {k: record["tokens"] for k, record in replies.items()}
+        return list(replies)
+
+    def _shares_for(self, client_id: int) -> dict[str, Arrays]:
+        """Return all shares for a client, a row for each client that gave some."""
+        place = self._keyed.index(client_id)
+        tokens, digests = [], []
+        for sharer in self._sharers:
+            own_place = self._keyed.index(sharer)
+            digests.append(self._digests[sharer][place])
+            if sharer == client_id:
+                tokens.append(np.zeros(secrets.TOKEN_BYTES, np.uint8))
+            else:
+                tokens.append(self._tokens[sharer][place - (place > own_place)])
+        return {RECORD: {"tokens": np.stack(tokens), "digests": np.stack(digests)}}
+
+    # ---------------------------------------------------------------------------- collect
+
+    @override
+    def open(self, exchange: Exchange) -> None:
+        self.active = []
+        self._sum = None if self.terms is None else Part.zero(self.terms)
+
+    @override
+    def reply(self, reply: ClientReply) -> Iterable[ClientReply]:
+        record = reply.arrays[RECORD]
+        complained = np.flatnonzero(record.get("complaints", np.zeros(0)))
+        for place in complained:
+            accused = self._sharers[int(place)]
+            self._complaints[accused] = self._complaints.get(accused, 0) + 1
+        if not complained.size and self._sum is not None:
+            self._sum = self._sum.plus(Part(record["head"], record["body"]))
+            self.active.append(reply.client_id)
+        return ()
+
+    @override
+    def rest(self) -> Iterable[ClientReply]:
+        """Return the mean as one reply.
+
+        Raises
+        ------
+        QuorumMissed
+            If the sum does not come out: the round is void.
+        """
+        terms, total = self.terms, self._sum
+        if terms is None or total is None:
+            return ()
+        for accused, times in self._complaints.items():
+            if times > 1:
+                self._leave_out(accused, "its shares fit no digest")
+        self._enough(len(self.active), "vectors")
+        if self.is_masked:
+            total = self._unmasked(terms, total)
+        count, num_examples, scaled = (int(word) for word in total.head[:3])
+        plausible = (
+            count == len(self.active) and num_examples <= count * terms.most_examples
+        )
+        if not (plausible and scaled <= count and is_whole(total, terms)):
+            raise self._void("the words do not add up", self._suspect())
+        self._clear()
+        if num_examples == 0:
+            raise QuorumMissed(Kind.NO_EXAMPLES, count, "no client has examples", "one")
+        self.total = total
+        self._round.round_metrics |= {
+            "summed_clients": float(count),
+            "summed_examples": float(num_examples),
+            "scaled_clients": float(scaled),
+        }
+        model = decoded(self._sent, total, terms)
+        return (ClientReply(SUM, {ARRAYS: model}, {}, float(num_examples)),)
+
+    def _unmasked(self, terms: Terms, total: Part) -> Part:
+        """Return the sum without masks."""
+        active, public = self.active, self._public
+        gone = [k for k in self._sharers if k not in active]
+        spec = {
+            "seeds": (len(active), secrets.SEED_SHARE_BYTES),
+            "private-keys": (len(gone), secrets.KEY_SHARE_BYTES),
+        }
+        config: dict[str, ConfigValue] = {ACTIVE: active}
+        if gone:
+            config[GONE] = gone
+        replies = self._answers(UNMASK, active, spec, config)
+        self._enough(len(replies), "answers to unmask")
+        seeds, private_keys = (
+            {
+                owner: self._secret(
+                    owner, which, {k: bytes(r[name][i]) for k, r in replies.items()}
+                )
+                for i, owner in enumerate(owners)
+            }
+            for which, name, owners in (
+                (0, "seeds", active),
+                (1, "private-keys", gone),
+            )
+        )
+        for seed in seeds.values():
+            total = total.minus(mask(seed, terms))
+        for lost, private in private_keys.items():
+            for other in active:
+                pair = mask(secrets.mask_key(private, public[other]), terms)
+                total = total.minus(pair) if other > lost else total.plus(pair)
+        return total
+
+    def _secret(self, owner: int, which: int, shares: Mapping[int, bytes]) -> bytes:
+        """Return a client's seed (0) or private key (1), from the shares that fit."""
+        assert self.terms is not None
+        fitting, threshold = [], self.terms.threshold
+        for holder, share in shares.items():
+            said = self._digests[owner][self._keyed.index(holder)][which]
+            if secrets.digest(share) == bytes(said):
+                fitting.append(share)
+            else:
+                self._leave_out(holder, "a share that it gave is another than it was given")
+        if len(fitting) < threshold:
+            raise self._void(f"{len(fitting)} shares fit, of {threshold} that are needed")
+        try:
+            secret = secrets.combine_shares(fitting[:threshold])
+            right = (
+                secrets.digest(secret) == self._seeds[owner]
+                if which == 0
+                else secrets.public_of(secret) == self._public[owner]
+            )
+        except ValueError:
+            right = False
+        if not right:
+            self._leave_out(owner, "its shares make no secret of its own")
+            raise self._void("a client's shares make no secret")
+        return secret
+
+    # -------------------------------------------------------------------------- who is out
+
+    def _leave_out(self, client_id: int, why: str) -> None:
+        if client_id not in self._left_out:
+            self._left_out.add(client_id)
+            logger.warning("client %s is left out from now on: %s", client_id, why)
+
+    def _void(self, why: str, next_out: str = "") -> QuorumMissed:
+        """Return what ends a round whose sum did not come out."""
+        return QuorumMissed(
+            Kind.NOT_SUMMED, 0, f"the secure sum is void: {why}{next_out}", "a sum needs"
+        )
+
+    def _suspect(self) -> str:
+        """Suspect the clients whose words are in a wrong sum; return it in words."""
+        known = [k for k in self._suspects if k in self.active] or self.active
+        order = numpy_stream(self._seed, "secure-suspects", self._round.server_round)
+        self._suspects = [known[place] for place in order.permutation(len(known))]
+        if len(self._suspects) == 1:
+            self._leave_out(self._suspects.pop(), "its words do not add up")
+            return ""
+        names = ", ".join(map(str, sorted(self._suspects)))
+        return f"; one of clients {names} may be to blame, and half of them rest next"
+
+    def _clear(self) -> None:
+        """Hear that the words of a round add up: who was in it is no suspect."""
+        self._suspects = [k for k in self._suspects if k not in self.active]
+        if len(self._suspects) == 1:
+            self._leave_out(self._suspects.pop(), "sums come out without it alone")
+
+    # --------------------------------------------------------------------------- machinery
+
+    def _answers(
+        self,
+        kind: str,
+        client_ids: Sequence[int],
+        spec: Mapping[str, tuple[int, ...]],
+        config: Mapping[str, ConfigValue] | None = None,
+    ) -> dict[int, Arrays]:
+        """Return the arrays with which the clients answer one of the stages."""
+        assert self.terms is not None
+        records: RecordSpec = {name: (shape, "uint8") for name, shape in spec.items()}
+        exchange = Exchange(
+            kind,
+            client_ids,
+            # Records of each client's own, though empty: no node answers for another's.
+            own={k: {} for k in client_ids},
+            config={**self.terms.config(), **(config or {})},
+        )
+        expected = replace(exchange.expected, arrays={RECORD: records})
+        replies = self._round.exchange(replace(exchange, expected=expected))
+        return {reply.client_id: reply.arrays[RECORD] for reply in replies}
+
+    def _enough(self, count: int, what: str) -> None:
+        assert self.terms is not None
+        needed = self.terms.threshold
+        if count < needed:
+            raise QuorumMissed(
+                Kind.TOO_FEW,
+                count,
+                f"the secure sum is void: {what} of {count} clients, and it needs {needed}",
+                f"the {needed} that can unmask a sum",
+            )
+
+    @override
+    def state(self) -> State:
+        return {"left-out": sorted(self._left_out), "suspects": list(self._suspects)}
+
+    @override
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._left_out = set(state["left-out"])
+        self._suspects = list(state["suspects"])
+
+
+def _rows(array: np.ndarray) -> list[bytes]:
+    return [bytes(row) for row in array]
+
+
+def _distinct(keys: Mapping[int, list[bytes]]) -> dict[int, list[bytes]]:
+    """Return the clients whose keys can be read and are nobody else's."""
+    times: dict[bytes, int] = {}
+    for key in (key for pair in keys.values() for key in pair):
+        times[key] = times.get(key, 0) + 1
+    return {
+        k: pair
+        for k, pair in keys.items()
+        if all(times[key] == 1 and secrets.is_public_key(key) for key in pair)
+    }

@@ -1,0 +1,323 @@
+"""A client whose changes of the model leave it under masks alone.
+
+K. Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning",
+CCS 2017, with an honest but curious server: keys, shares of two secrets, a masked vector,
+and the shares that unmask the sum.
+
+What a session keeps lies in Flower's ``context.state``, never among the versions that a
+server can name and go back to. It is erased when the sum is unmasked, at an error, and when
+the next session begins; the session's number only rises.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from flwr.app import ConfigRecord, Context, RecordDict
+from numpy.typing import NDArray
+
+from fedsuite.core.errors import RunError
+from fedsuite.core.rng import numpy_stream
+from fedsuite.messages import secrets_shared as secrets
+from fedsuite.messages.decomposition import SLOW_VERSION
+from fedsuite.messages.records import (
+    ARRAYS,
+    EVALUATE,
+    NUM_EXAMPLES,
+    STORED_STATE,
+    TRAIN,
+    Arrays,
+    MetricValue,
+    Reply,
+    Request,
+)
+from fedsuite.messages.secure_sums import (
+    ACTIVE,
+    CLIENTS,
+    GONE,
+    KEYS,
+    PUBLIC_KEYS,
+    RECORD,
+    SHARES,
+    STAGES,
+    UNMASK,
+    Part,
+    Terms,
+    as_rows,
+    mask,
+    words_of,
+)
+from fedsuite.training.app import Answering
+
+SPENT = -1
+"""Stage of a session that is over for this client."""
+
+
+@dataclass
+class _Secrets:
+    """What a session keeps.
+
+    Parameters
+    ----------
+    session
+        Its number; that of the last session where ``stage`` is :data:`SPENT`.
+    stage
+        Number of the last stage that was answered.
+    terms
+        What was agreed on, as text.
+    own
+        Private and public key for masks, the same for encryption, seed, and its shares.
+    ids, keys
+        The clients that gave keys; their two public keys, one behind the other.
+    sharers, shares
+        The clients whose shares came; of each its seed's and its key's.
+    """
+
+    session: int = 0
+    stage: int = SPENT
+    terms: str = ""
+    own: list[bytes] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
+    keys: list[bytes] = field(default_factory=list)
+    sharers: list[int] = field(default_factory=list)
+    shares: list[bytes] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, state: RecordDict, name: str) -> "_Secrets":
+        """Return what a client keeps; nothing where it keeps none."""
+        record = state.get(name)
+        if not isinstance(record, ConfigRecord):
+            return cls()
+        values: dict[str, Any] = dict(record.items())
+        return cls(**values)
+
+    def keep(self, state: RecordDict, name: str) -> None:
+        """Put it into a context's state; an empty list stays out."""
+        kept: dict[str, Any] = {k: v for k, v in vars(self).items() if v != []}
+        state[name] = ConfigRecord(kept)
+
+    def key_of(self, client_id: int, place: int) -> bytes:
+        """Return a client's public key for masks (0) or for encryption (1)."""
+        return self.keys[2 * self.ids.index(client_id) + place]
+
+
+class SecureClient:
+    """A client, or a wrapper of one, whose training adds to a sum and leaves no more.
+
+    Parameters
+    ----------
+    client
+        What trains and is scored.
+    context
+        Flower's context, in whose state a session keeps its secrets.
+    seed
+        The experiment's seed, of the rounding.
+    masked
+        Whether words leave under masks alone; False sends them bare, in a simulation.
+    """
+
+    def __init__(
+        self, client: Answering, context: Context, seed: int = 0, *, masked: bool = True
+    ) -> None:
+        self._client = client
+        self._state = context.state
+        self._seed = seed
+        self._masked = masked
+
+    def answer(self, request: Request) -> Reply:
+        """Answer a request.
+
+        Raises
+        ------
+        RunError
+            If the message asks for anything that shows this client's own work, comes out of
+            turn, or is on other terms than the session began with.
+        """
+        kind = request.message_type
+        if kind == EVALUATE:
+            return self._client.answer(request)
+        if kind not in STAGES:
+            raise RunError(f"refused: {kind} would show what this client alone has")
+        terms = Terms.read(request.config)
+        if terms.masked != self._masked:
+            raise RunError("refused: the message says otherwise of masks than the run")
+        if not self._masked:
+            return self._bare(request, terms)
+        return self._in_turn(request, terms)
+
+    def _bare(self, request: Request, terms: Terms) -> Reply:
+        if request.message_type != TRAIN:
+            raise RunError(f"refused: {request.message_type} belongs to masks")
+        part, reply = self._trained(request, terms)
+        return _reply(part.arrays(), request, reply)
+
+    def _in_turn(self, request: Request, terms: Terms) -> Reply:
+        name, stage = f"secure-sum.{request.client_id}", STAGES.index(request.message_type)
+        kept = _Secrets.of(self._state, name)
+        # Spent before the work: an error in it ends the session for this client.
+        _Secrets(max(kept.session, terms.session)).keep(self._state, name)
+        if stage == 0 and terms.session <= kept.session:
+            raise RunError(f"refused: session {terms.session} is over")
+        if stage and (kept.stage != stage - 1 or kept.terms != repr(terms)):
+            raise RunError(
+                f"refused: {request.message_type} out of turn, or on other terms"
+            )
+        kept = kept if stage else _Secrets(terms.session, terms=repr(terms))
+        work: Mapping[str, Callable[[Request, Terms, _Secrets], Reply]] = {
+            KEYS: self._make_keys,
+            SHARES: self._share,
+            TRAIN: self._add,
+            UNMASK: self._unmask,
+        }
+        reply = work[request.message_type](request, terms, kept)
+        # Who complains has no sharers, and is out.
+        if stage < STAGES.index(TRAIN) or (stage < len(STAGES) - 1 and kept.sharers):
+            kept.stage = stage
+            kept.keep(self._state, name)
+        return reply
+
+    # ------------------------------------------------------------------------- the stages
+
+    def _make_keys(self, request: Request, terms: Terms, kept: _Secrets) -> Reply:
+        kept.own = [*secrets.new_key_pair(), *secrets.new_key_pair()]
+        rows = as_rows([kept.own[1], kept.own[3]], secrets.PUBLIC_KEY_BYTES)
+        return _reply({"keys": rows}, request)
+
+    def _share(self, request: Request, terms: Terms, kept: _Secrets) -> Reply:
+        ids, keys = _ints(request, CLIENTS), _bytes(request, PUBLIC_KEYS)
+        own_id, count = request.client_id, len(ids)
+        one_each = len(set(ids)) == count and len(set(keys)) == len(keys) == 2 * count
+        if not one_each or own_id not in ids:
+            raise RunError("refused: a client or a public key stands there twice")
+        kept.ids, kept.keys = ids, keys
+        if [kept.key_of(own_id, 0), kept.key_of(own_id, 1)] != [kept.own[1], kept.own[3]]:
+            raise RunError("refused: this client's public keys were changed")
+        if not terms.threshold <= count <= terms.num_clients:
+            raise RunError(f"refused: {count} clients are too few, or more than agreed")
+        seed = os.urandom(32)
+        of_seed = secrets.create_shares(seed, terms.threshold, count)
+        of_key = secrets.create_shares(kept.own[0], terms.threshold, count)
+        pairs = list(zip(of_seed, of_key, strict=True))
+        kept.own += [seed, *pairs[ids.index(own_id)]]
+        tokens = [
+            secrets.sealed(self._agreed(kept, other), own_id, other, pair)
+            for other, pair in zip(ids, pairs, strict=True)
+            if other != own_id
+        ]
+        digests = [secrets.digest(share) for pair in pairs for share in pair]
+        arrays = {
+            "tokens": as_rows(tokens, secrets.TOKEN_BYTES),
+            "digests": as_rows(digests, 32),
+            "seed": as_rows([secrets.digest(seed)], 32),
+        }
+        return _reply(arrays, request)
+
+    def _add(self, request: Request, terms: Terms, kept: _Secrets) -> Reply:
+        ids, own_id = _ints(request, CLIENTS), request.client_id
+        known = set(ids) <= set(kept.ids) and own_id in ids
+        if not known or len(set(ids)) != len(ids) or len(ids) < terms.threshold:
+            raise RunError("refused: too few clients, or others than gave keys")
+        shares, complaints = self._opened(request, kept, ids)
+        if complaints.any():
+            nothing = Part.zero(terms).arrays()
+            return _reply({**nothing, "complaints": complaints}, request)
+        total, reply = self._trained(request, terms)
+        total = total.plus(mask(kept.own[4], terms))
+        for other in ids:
+            if other != own_id:
+                key = secrets.mask_key(kept.own[0], kept.key_of(other, 0))
+                pair = mask(key, terms)
+                total = total.plus(pair) if own_id > other else total.minus(pair)
+        kept.sharers, kept.shares = ids, shares
+        # What is left to do needs the others' shares alone.
+        kept.own, kept.keys = [], []
+        return _reply({**total.arrays(), "complaints": complaints}, request, reply)
+
+    def _opened(
+        self, request: Request, kept: _Secrets, ids: list[int]
+    ) -> tuple[list[bytes], NDArray[np.uint8]]:
+        """Return all clients' shares for this one, and of whom it complains."""
+        came = request.arrays[RECORD]
+        shares: list[bytes] = []
+        complaints = np.zeros(len(ids), np.uint8)
+        for place, other in enumerate(ids):
+            if other == request.client_id:
+                shares += kept.own[5:7]
+                continue
+            key, token = self._agreed(kept, other), bytes(came["tokens"][place])
+            pair = secrets.unsealed(key, other, request.client_id, token)
+            digests = [bytes(row) for row in came["digests"][place]]
+            if pair is None or [secrets.digest(share) for share in pair] != digests:
+                complaints[place] = 1
+                continue
+            shares += pair
+        return shares, complaints
+
+    def _unmask(self, request: Request, terms: Terms, kept: _Secrets) -> Reply:
+        active, gone = _ints(request, ACTIVE), _ints(request, GONE)
+        # Both secrets of one client would show its words: nobody is on two lists.
+        if sorted(active + gone) != sorted(kept.sharers) or request.client_id not in active:
+            raise RunError("refused: the lists are not the clients that gave shares, once")
+        if len(active) < terms.threshold:
+            raise RunError(f"refused: the sum would be of {len(active)} clients alone")
+        place = {k: 2 * index for index, k in enumerate(kept.sharers)}
+        of_seeds = [kept.shares[place[k]] for k in active]
+        of_keys = [kept.shares[place[k] + 1] for k in gone]
+        arrays = {
+            "seeds": as_rows(of_seeds, secrets.SEED_SHARE_BYTES),
+            "private-keys": as_rows(of_keys, secrets.KEY_SHARE_BYTES),
+        }
+        return _reply(arrays, request)
+
+    # --------------------------------------------------------------------------- machinery
+
+    def _agreed(self, kept: _Secrets, other: int) -> bytes:
+        return secrets.agreed_key(kept.own[2], kept.key_of(other, 1))
+
+    def _trained(self, request: Request, terms: Terms) -> tuple[Part, Reply]:
+        """Return this client's bare words, and the reply that they are of."""
+        sent = request.arrays[ARRAYS]
+        inner = {name: a for name, a in request.arrays.items() if name != RECORD}
+        reply = self._client.answer(replace(request, arrays=inner))
+        num_examples = reply.metrics[NUM_EXAMPLES]
+        if isinstance(num_examples, list) or set(reply.arrays) != {ARRAYS}:
+            raise RunError("a secure sum is of one model and one number of examples")
+        stream = numpy_stream(
+            self._seed, "secure-sum", request.server_round, request.client_id
+        )
+        trained = reply.arrays[ARRAYS]
+        return words_of(sent, trained, float(num_examples), terms, stream), reply
+
+
+def _reply(arrays: Arrays, request: Request, reply: Reply | None = None) -> Reply:
+    """Return a reply that tells nothing but the arrays, and what the server said itself.
+
+    Every client says 1 example.
+    """
+    metrics: dict[str, MetricValue] = {NUM_EXAMPLES: 1}
+    version = request.config.get(SLOW_VERSION)
+    if isinstance(version, int):
+        # The layer of filter decomposition has all replies repeat its number.
+        metrics[SLOW_VERSION] = version
+    if reply is None:
+        return Reply({RECORD: arrays}, metrics)
+    if STORED_STATE in reply.metrics:
+        metrics[STORED_STATE] = 1
+    followed = {n: v for n, v in reply.followed.items() if request.config.get(n) == v}
+    return Reply({RECORD: arrays}, metrics, followed)
+
+
+def _ints(request: Request, name: str) -> list[int]:
+    value = request.config.get(name, [])
+    if not isinstance(value, list):
+        raise RunError(f"{name} is no list of client numbers")
+    return [item for item in value if isinstance(item, int)]
+
+
+def _bytes(request: Request, name: str) -> list[bytes]:
+    value = request.config.get(name, [])
+    if not isinstance(value, list):
+        raise RunError(f"{name} is no list of keys")
+    return [item for item in value if isinstance(item, bytes)]

@@ -1,0 +1,186 @@
+"""Words of secure sums: quantised numbers, check words, and masks."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedsuite.core.errors import NotFiniteError, RunError
+from fedsuite.messages.secure_sums import (
+    Part,
+    Terms,
+    decoded,
+    dequantised,
+    is_whole,
+    least_threshold,
+    mask,
+    quantised,
+    refusal,
+    sum_error,
+    usual_threshold,
+    words_of,
+)
+
+SENT = {
+    "weight": np.linspace(-3, 3, 12, dtype=np.float32).reshape(3, 4),
+    "scalar": np.array(0.25),
+    "running_var": np.ones(2, np.float32),
+    "counter": np.array(7),
+}
+TERMS = Terms(5, 3, 1.0, 100, 3, num_words=16, statistics=("running_var",))
+
+
+class Halves:
+    """A stream whose every draw is one half."""
+
+    def random(self, shape: tuple[int, ...]) -> np.ndarray:
+        return np.full(shape, 0.5)
+
+
+def stream(client_id: int) -> np.random.Generator:
+    return np.random.default_rng(client_id)
+
+
+def test_numbers_become_words_as_by_hand() -> None:
+    # Of 10 steps -1, -0.5, 0, 0.3, 1 lie at 0, 2.5, 5, 6.5, 10; half a step is added.
+    values = np.array([-1.0, -0.5, 0.0, 0.3, 1.0])
+    words = quantised(values, 10, Halves())  # type: ignore[arg-type]
+    assert words.tolist() == [0, 3, 5, 7, 10]
+    assert dequantised(words, 1, 10).tolist() == pytest.approx([-1, -0.4, 0, 0.4, 1])
+    # Two clients: 3 and 7 of 10 steps are -0.4 and 0.4, and add up to 0.
+    assert dequantised(np.array([10]), 2, 10).tolist() == [0.0]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.floats(-1, 1), min_size=1, max_size=20),
+    st.integers(2, 2**32 - 1),
+    st.integers(0, 1000),
+)
+def test_words_are_in_range_and_near_their_numbers(
+    numbers: list[float], steps: int, seed: int
+) -> None:
+    values = np.array(numbers)
+    words = quantised(values, steps, np.random.default_rng(seed))
+    assert words.min() >= 0
+    assert words.max() <= steps
+    off = np.abs(dequantised(words, 1, steps) - values)
+    assert (off < 2 / steps + 1e-15).all()
+
+
+def test_rounding_is_right_in_the_mean() -> None:
+    values = np.full(200_000, 0.123)
+    mean = dequantised(quantised(values, 10, stream(0)), 1, 10).mean()
+    # Four standard deviations of a mean of so many draws.
+    assert abs(mean - 0.123) < 4 * 0.1 / np.sqrt(200_000)
+
+
+def _trained(change: float) -> dict[str, np.ndarray]:
+    return {
+        "weight": SENT["weight"] + np.float32(change),
+        "scalar": SENT["scalar"] - change / 2,
+        "running_var": SENT["running_var"] + np.float32(100 * change),
+        "counter": SENT["counter"] + 8,
+    }
+
+
+@pytest.mark.parametrize("bits", [16, 32])
+def test_a_sum_is_the_mean_by_examples(bits: int) -> None:
+    terms = replace(TERMS, bits=bits)
+    parts = [
+        words_of(SENT, _trained(change), examples, terms, stream(k))
+        for k, (change, examples) in enumerate(((0.1, 10), (0.5, 20), (-0.2, 70)))
+    ]
+    total = parts[0].plus(parts[1]).plus(parts[2])
+    assert total.head[:3].tolist() == [3, 100, 0]
+    assert is_whole(total, terms)
+    mean = (0.1 * 10 + 0.5 * 20 - 0.2 * 70) / 100
+    new, error = decoded(SENT, total, terms), sum_error(terms, 3, 100)
+    assert np.allclose(new["weight"], SENT["weight"] + mean, atol=error + 1e-6, rtol=0)
+    assert abs(float(new["scalar"]) - (0.25 - mean / 2)) <= error
+    assert new["scalar"].shape == ()
+    assert {n: a.dtype for n, a in new.items()} == {n: a.dtype for n, a in SENT.items()}
+    if bits == 32:
+        assert new["counter"] == 15
+        assert np.allclose(new["running_var"], 1 + 100 * mean, atol=1e-4)
+
+
+def test_a_change_beyond_the_range_keeps_its_direction() -> None:
+    trained = {**_trained(4.0), "running_var": np.array([3000.0, 1], np.float32)}
+    part = words_of(SENT, trained, 100, TERMS, stream(0))
+    assert part.head[:3].tolist() == [1, 100, 1]
+    new = decoded(SENT, part, TERMS)
+    assert np.allclose(new["weight"] - SENT["weight"], 1.0, atol=1e-5)
+    assert float(new["scalar"]) == pytest.approx(0.25 - 0.5, abs=1e-6)
+    assert new["running_var"].tolist() == pytest.approx([1025, 1], rel=1e-5)
+
+
+def test_what_cannot_be_summed_is_refused() -> None:
+    with pytest.raises(NotFiniteError, match="weight holds NaN"):
+        words_of(SENT, _trained(np.nan), 1, TERMS, stream(0))
+    for count in (101, 1.5, -1):
+        with pytest.raises(RunError, match="most-examples = 100"):
+            words_of(SENT, _trained(0.1), count, TERMS, stream(0))
+    with pytest.raises(RunError, match="16 numbers, and the message asks for 15"):
+        words_of(SENT, _trained(0.1), 1, replace(TERMS, num_words=15), stream(0))
+
+
+@pytest.mark.parametrize("bits", [16, 32])
+def test_any_changed_word_is_seen(bits: int) -> None:
+    terms = replace(TERMS, bits=bits)
+    part = words_of(SENT, _trained(0.1), 10, terms, stream(0))
+    assert is_whole(part, terms)
+    for place in range(16):
+        for bit in range(bits):
+            body = part.body.copy()
+            body[place] ^= np.asarray(1 << bit, body.dtype)
+            assert not is_whole(Part(part.head, body), terms)
+    for place in range(5):
+        for bit in range(32):
+            head = part.head.copy()
+            head[place] ^= np.uint32(1 << bit)
+            assert not is_whole(Part(head, part.body), terms)
+
+
+def test_a_mask_is_aes_256_in_counter_mode() -> None:
+    # AES-256 of a block of zeros under a key of zeros: NIST's known answer.
+    known = bytes.fromhex("dc95c078a2408989ad48a21492842087")
+    made = mask(bytes(32), TERMS)
+    assert made.head[:4].tobytes() == known
+    assert not np.array_equal(mask(bytes([1] * 32), TERMS).body, made.body)
+
+
+def test_a_mask_added_and_taken_away_leaves_the_words() -> None:
+    part = words_of(SENT, _trained(0.1), 10, TERMS, stream(0))
+    key = mask(bytes(range(32)), TERMS)
+    again = part.plus(key).minus(key)
+    assert np.array_equal(again.head, part.head)
+    assert np.array_equal(again.body, part.body)
+
+
+def test_terms_travel_and_bad_ones_are_refused() -> None:
+    assert Terms.read(TERMS.config()) == TERMS
+    with pytest.raises(RunError, match="no int secure-threshold"):
+        Terms.read({**TERMS.config(), "secure-threshold": 3.0})
+    for wrong in (
+        {"num_clients": 2, "threshold": 2},
+        {"threshold": 2},
+        {"threshold": 4},
+        {"bits": 24},
+        {"clipping_range": np.inf},
+        {"clipping_range": 0.0},
+        {"most_examples": 2**31},
+        {"most_examples": 0},
+    ):
+        assert refusal(replace(TERMS, **wrong)), wrong
+        with pytest.raises(RunError, match="refused"):
+            Terms.read(replace(TERMS, **wrong).config())
+
+
+def test_thresholds_leave_no_two_groups_of_half() -> None:
+    for count in range(3, 200):
+        assert 2 * least_threshold(count) > count + 1
+        assert 2 * (least_threshold(count) - 1) <= count + 1
+        assert least_threshold(count) <= usual_threshold(count) <= count

@@ -1,0 +1,110 @@
+"""Experiments whose server sees sums alone."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedsuite.core.errors import ConfigError
+from fedsuite.engines.local import run_local
+from fedsuite.experiment.experiment import Experiment
+from fedsuite.messages.array_records import to_arrays
+from fedsuite.messages.records import Arrays
+from fedsuite.running.node import SECURE_VARIABLE, node_experiment
+from tests.effects.cases import FACTORED
+from tests.small_runs import SMALL
+
+BASE: Mapping[str, Any] = {**SMALL, "clients-per-round": 0, "num-rounds": 2}
+OF_SUMS: Mapping[str, Any] = {"secure-aggregation": "masked", "num-clients": 4}
+
+MOON: Mapping[str, Any] = {"method": "moon", "model": "mlp", "hidden-width": 8}
+
+
+def trained(folder: Path, values: Mapping[str, Any]) -> Arrays:
+    experiment = Experiment.from_values({**BASE, **values})
+    return to_arrays(run_local(experiment, folder).result.arrays)
+
+
+def rounds(folder: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+
+
+def same(one: Arrays, other: Arrays) -> bool:
+    return all(np.array_equal(one[name], other[name]) for name in other)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedprox", "fedper"])
+def test_a_run_is_that_of_plain_averages_but_for_rounding(
+    method: str, tmp_path: Path
+) -> None:
+    wide = {"clipping-range": 4.0, "most-examples": 2000}
+    around: dict[str, Any] = {"method": method, "num-clients": 4}
+    plain = trained(tmp_path / "plain", around)
+    masked = trained(tmp_path / "masked", {**OF_SUMS, **around, **wide})
+    bare = {"secure-aggregation": "unmasked", "workers": 2}
+    assert same(trained(tmp_path / "bare", {**around, **wide, **bare}), masked)
+    assert max(float(np.abs(plain[n] - masked[n]).max()) for n in plain) < 1e-4
+    row = rounds(tmp_path / "masked")[0]
+    assert row["summed_clients"] == 4
+    assert row["scaled_clients"] == 0
+    assert "effective_clients" not in row
+    assert not any("train_loss" in name for name in row)
+
+
+def test_momentum_of_the_server_goes_with_sums(tmp_path: Path) -> None:
+    around: dict[str, Any] = {"server-momentum": 0.5, "num-clients": 3}
+    plain = trained(tmp_path / "plain", around)
+    masked = trained(tmp_path / "masked", {**OF_SUMS, **around, "clipping-range": 4.0})
+    assert max(float(np.abs(plain[n] - masked[n]).max()) for n in plain) < 1e-4
+
+
+def test_drop_outs_leave_the_sum_of_the_others_and_void_rounds_go_on(
+    tmp_path: Path,
+) -> None:
+    lossy = {"num-rounds": 8, "drop-out": 0.15, "straggler": 0.1, "max-failed-rounds": 8}
+    masked = trained(tmp_path / "a", {**OF_SUMS, **lossy})
+    bare = trained(tmp_path / "b", {**OF_SUMS, **lossy, "secure-aggregation": "unmasked"})
+    assert same(masked, bare)
+    summed = [row.get("summed_clients") for row in rounds(tmp_path / "a")]
+    assert {3, None} <= set(summed)
+    assert summed == [row.get("summed_clients") for row in rounds(tmp_path / "b")]
+
+
+def test_a_resumed_run_ends_as_the_whole_one(tmp_path: Path) -> None:
+    kept = {**OF_SUMS, **MOON, "checkpoint-every": 1}
+    whole = trained(tmp_path / "whole", {**kept, "num-rounds": 3})
+    trained(tmp_path / "halves", {**kept, "num-rounds": 1})
+    resumed = trained(tmp_path / "halves", {**kept, "num-rounds": 3, "resume": True})
+    assert same(resumed, whole)
+
+
+def test_secrets_are_never_in_the_versioned_store(tmp_path: Path) -> None:
+    trained(tmp_path / "run", {**OF_SUMS, **MOON, "checkpoint-every": 1})
+    stored = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    assert any(path.suffix == ".safetensors" for path in stored)
+    assert not any(b"PRIVATE KEY" in path.read_bytes() for path in stored)
+
+
+@pytest.mark.parametrize("personal", [False, True])
+def test_decomposition_goes_with_sums(personal: bool, tmp_path: Path) -> None:
+    around: dict[str, Any] = {**FACTORED, "personal-atoms": personal, "num-clients": 3}
+    plain = trained(tmp_path / "plain", around)
+    masked = trained(tmp_path / "masked", {**OF_SUMS, **around, "clipping-range": 8.0})
+    assert max(float(np.abs(plain[n] - masked[n]).max()) for n in plain) < 1e-3
+
+
+def test_a_node_may_demand_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    demand: dict[str, Any] = {"secure-aggregation": "masked"}
+    node_experiment({"secure-aggregation": "masked"}, demand)
+    for value in ("off", "unmasked"):
+        with pytest.raises(ConfigError, match="this node trains under masks alone"):
+            node_experiment({"secure-aggregation": value}, demand)
+    with pytest.raises(ConfigError, match="expected 'masked', or leave it out"):
+        node_experiment({}, {"secure-aggregation": "maskd"})
+    node_experiment({}, {})
+    monkeypatch.setenv(SECURE_VARIABLE, "masked")
+    with pytest.raises(ConfigError, match="under masks alone"):
+        node_experiment({}, {})
