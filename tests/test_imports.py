@@ -109,14 +109,14 @@ MAY_IMPORT = {
     "strategies": "core messages data models rounds method",
     "clients": "core messages data models training client",
     "experiment": "core messages data models rounds training strategies clients",
-    "results": "core data rounds experiment",
+    "results": "core messages data rounds experiment",
     "callbacks": "core messages rounds results",
     "running": "core messages data models rounds training workarounds strategies clients "
     "experiment results callbacks",
     "engines": "core messages data models rounds training workarounds clients experiment "
     "results callbacks running",
     "sweeps": "core models experiment results engines",
-    "deploy": "core data workarounds experiment results engines",
+    "deploy": "core messages data rounds workarounds experiment results engines",
     "cli": "core data models strategies experiment results engines sweeps deploy",
 }
 """The rooms, from the ground up, and which others each may import.

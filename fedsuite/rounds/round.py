@@ -40,7 +40,7 @@ from fedsuite.rounds.kinds import Kind
 from fedsuite.rounds.membership import Directory, Members
 from fedsuite.rounds.never_negative import NeverNegative
 from fedsuite.rounds.quorum import Quorum, QuorumMissed
-from fedsuite.rounds.recovery import Recovery
+from fedsuite.rounds.recovery import Kept, Recovery
 from fedsuite.rounds.remarks import Remarks, tell_replies, tell_sampled, tell_settings
 from fedsuite.rounds.report import FAILED, MetricMeans, PhaseReport
 from fedsuite.rounds.requests import (

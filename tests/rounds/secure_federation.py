@@ -112,7 +112,7 @@ class Outcome:
 
     @property
     def sums(self) -> SecureSums:
-        (stage,) = self.strategy.sums
+        (stage,) = self.strategy.secure_sums
         assert isinstance(stage, SecureSums)
         return stage
 

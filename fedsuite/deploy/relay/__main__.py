@@ -2,8 +2,11 @@
 
 import sys
 
-from fedsuite.cli.command import main
+from fedsuite.core.errors import FedsuiteError, printable
 from fedsuite.deploy.relay.relay import serve
 
 if __name__ == "__main__":
-    main(lambda: serve(*sys.argv[1:3]))
+    try:
+        serve(*sys.argv[1:3])
+    except FedsuiteError as error:
+        sys.exit(f"fedsuite: error: {printable(str(error))}")
