@@ -121,12 +121,13 @@ class Averaging:
         limits: Vector = np.full(len(weights), largest)
         if neutral is not None:
             limits = np.minimum(limits, self._ratio * capped_shares(usual, largest))
-        if (weights / weights.sum() <= limits * (1 + _ROUNDING)).all():
+        shares: Vector = weights / weights.sum()
+        if (shares <= limits * (1 + _ROUNDING)).all():
             return weights
         self._tell_cut()
         # What may go to nobody who has weight goes to the others.
-        little = _ROUNDING * weights.sum() * usual / usual.sum()
-        return capped_shares(weights + little, limits)
+        little = _ROUNDING * usual / usual.sum()
+        return capped_shares(shares + little, limits)
 
     def _tell_cut(self) -> None:
         if self._told:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, MetricRecord, RecordDict
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fedsuite.core.errors import ConfigError
@@ -151,6 +151,7 @@ def test_claims_move_a_share_to_twice_that_of_the_size(others: float) -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e300), st.floats(1, 1e6)), min_size=4, max_size=9))
+@example([(0.0, 1.0), (0.0, 1.0), (0.0, 1.0), (5e-324, 1.0)])
 def test_the_bounds_hold_whatever_is_claimed(pairs: list[tuple[float, float]]) -> None:
     weights, sizes = map(np.array, zip(*pairs, strict=True))
     shares = TERM().averaging.shares(weights, sizes)
