@@ -40,7 +40,7 @@ def test_the_pages_examples_are_good_experiments_and_nodes() -> None:
     node = tomllib.loads(next(b for b in blocks if "[node-config]" in b))
     assert site_from_config(node["node-config"]).data == Path("/srv/hospital-a")
     for key in re.findall(r"^\| `([a-z-]+)` \|", README, re.MULTILINE):
-        if key not in ("site", "allowed-code", "schema", "least-rows"):
+        if key not in ("site", "allowed-code", "schema", "least-rows", "evaluation-only"):
             site_from_config({"data": "/srv", key: "x:y"})
             with pytest.raises(Exception, match=key):
                 site_from_config({"data": "/srv", key: 3})

@@ -19,8 +19,8 @@ from fedsuite.rounds.exchange_layer import ExchangeLayer
 from fedsuite.strategies import FedAvg, load_strategy
 
 EXAMPLES: Mapping[str, tuple[Any, ...]] = {
-    "best-model-metric": ("accuracy_mean", "validation_accuracy_mean"),
-    "early-stop-metric": ("accuracy_mean", "validation_accuracy_mean"),
+    "best-model-metric": ("accuracy_mean", "validation_accuracy_mean", "new_accuracy_mean"),
+    "early-stop-metric": ("accuracy_mean", "validation_accuracy_mean", "new_accuracy_mean"),
     "client-models": ("mlp",),
     "dataset": ("reddit", "own-table"),
     "class-weights": ("1, x", "balanced"),
@@ -43,6 +43,7 @@ EXAMPLES: Mapping[str, tuple[Any, ...]] = {
     "lp-proj-learning-rate": (1.0,),
     "quorum": (20,),
     "quantisation-bits": (16, 24),
+    "evaluation-only": ("3",),
     "reconstruction-threshold": (1, 2, 9),
 }
 """Values that no declaration names and that rules are about."""

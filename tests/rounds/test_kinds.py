@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 
 from fedsuite.callbacks.recorder import Recorder
 from fedsuite.core.errors import NotFiniteError, RunError
 from fedsuite.messages.array_records import to_record
-from fedsuite.messages.records import ERROR
+from fedsuite.messages.records import ERROR, TRAIN
 from fedsuite.results.writer import RunFolder
 from fedsuite.rounds.events import RoundReport
 from fedsuite.rounds.exchange import Exchange, Rejection, kind_of_error
@@ -39,6 +39,8 @@ from tests.helpers import (
     set_metrics,
     strategy_for,
 )
+from tests.rounds import secure_federation
+from tests.rounds.secure_federation import flipped
 from tests.rounds.test_membership import Attendance
 
 NAN = set_arrays(weight=np.full((2, 2), np.nan, np.float32))
@@ -137,6 +139,17 @@ def beyond_float64() -> set[Kind]:
     return kinds_of(run(strategy_for("single"), grid, 1, initial))
 
 
+def with_a_void_sum() -> set[Kind]:
+    """Return the kinds of a round whose words do not add up."""
+
+    def tamper(stage: str, client_id: int, record: ArrayRecord) -> None:
+        if stage == TRAIN and client_id == 1:
+            flipped(record, "body", 17)
+
+    outcome = secure_federation.run(tamper=tamper)
+    return {rejection.kind for rejection in outcome.strategy.reports[TRAIN].rejections}
+
+
 RAISED = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
 HANDLER = "No train function registered with name 'default'"
 PRODUCED: dict[Kind, Callable[[], set[Kind]]] = {
@@ -160,6 +173,7 @@ PRODUCED: dict[Kind, Callable[[], set[Kind]]] = {
     Kind.SUSPECTED: lambda: kinds_of(poisoned(NAN)),
     Kind.QUORUM: lambda: with_a_round_of_two(quorum=3),
     Kind.TOO_FEW: lambda: with_a_round_of_two(aggregator="median"),
+    Kind.NOT_SUMMED: with_a_void_sum,
     Kind.NO_EXAMPLES: without_examples,
     Kind.NO_TRAINING: lambda: kinds_of(poisoned(NAN)),
     Kind.MODEL_NOT_FINITE: beyond_float64,
