@@ -196,10 +196,13 @@ class AppCalls:
         The task, pulled.
     most_bytes
         Bytes that the app may push.
+    num_refused
+        Calls that no app may make, so far.
     """
 
     task: NodeTask
     most_bytes: int
+    num_refused: int = 0
     output: "PushTaskOutputRequest | None" = None
     _pushed: "PushAppMessagesRequest | None" = None
     _wanted: set[str] = field(default_factory=set)

@@ -1,6 +1,7 @@
 """A site's ledger: its chain, a crash at any byte, and whoever changes a line."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,15 @@ def test_a_crash_at_any_byte_leaves_a_ledger_that_goes_on(path: Path) -> None:
         assert not chain.broken
         cut = [line["bytes"] for line in chain.lines if line["event"] == TORN]
         assert cut == ([torn] if torn else [])
+
+
+def test_lines_of_several_threads_make_one_chain(path: Path) -> None:
+    with Ledger(path) as ledger, ThreadPoolExecutor(8) as threads:
+        for number in range(200):
+            threads.submit(ledger.write, REFUSED, run="1", rule=f"r{number}")
+    chain = read_chain(path)
+    assert not chain.broken
+    assert len(chain.lines) == 204
 
 
 def test_two_relays_of_one_node_are_refused(path: Path) -> None:

@@ -1,5 +1,6 @@
 """The relay without Flower's processes: what is pushed, noted and kept, and when."""
 
+import http.client
 import socket
 from collections.abc import Mapping
 from dataclasses import replace
@@ -93,6 +94,11 @@ class FakeCalls:
     def error(self) -> str:
         return self.words
 
+    num_refused = 0
+
+    def answer(self, path: str, body: bytes) -> bytes | None:
+        return None
+
     def close(self) -> None:
         pass
 
@@ -123,9 +129,10 @@ def run(
     policy: Policy | None = None,
     task: FakeTask | None = None,
     words: str = "",
+    started: type["FakeStarted"] | None = None,
 ) -> tuple[FakeTask, list[dict[str, Any]]]:
     calls = FakeCalls(content, words)
-    monkeypatch.setattr(relays, "Started", FakeStarted)
+    monkeypatch.setattr(relays, "Started", started or FakeStarted)
     monkeypatch.setattr(relays, "AppCalls", lambda *_: calls)
     task = task or FakeTask()
     path = node.path / "ledger.jsonl"
@@ -244,6 +251,48 @@ def test_an_app_that_takes_too_long_is_ended(
     task, lines = run(node, monkeypatch, answer(), Policy(limits=Limits(seconds=0.05)))
     assert lines[1]["rule"] == "limits.seconds"
     assert task.pushed[0].has_error()
+
+
+@pytest.mark.parametrize(("calls", "leaves"), [(19, True), (20, False), (60, False)])
+def test_an_app_that_keeps_calling_what_it_may_not_is_ended(
+    node: NodeFolder, monkeypatch: pytest.MonkeyPatch, calls: int, leaves: bool
+) -> None:
+    """Each such call is a line on the disk, which would fill it."""
+
+    class Calling(FakeStarted):
+        def listener(self) -> socket.socket:
+            self.server = super().listener()
+            return self.server
+
+        def begin(self) -> None:
+            place = self.server.getsockname()
+            for _ in range(calls):
+                line = http.client.HTTPConnection(*place, timeout=10)
+                line.request("POST", "/v1/runtime/create-task", b"x")
+                assert line.getresponse().status == 403
+                line.close()
+
+    monkeypatch.setattr(FakeCalls, "output", None if not leaves else "the output")
+    task, lines = run(node, monkeypatch, answer(), started=Calling)
+    assert task.pushed[0].has_error() != leaves
+    assert sum(line["event"] == "request" for line in lines) == min(calls, 20)
+    assert lines[-2].get("rule") == (None if leaves else "calls")
+
+
+def test_a_bundle_that_is_not_what_its_hash_names_is_noted(
+    node: NodeFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = FakeTask()
+
+    def pull() -> None:
+        raise UnreadableError("the bundle is not the one that its hash names")
+
+    task.pull = pull  # type: ignore[method-assign]
+    with pytest.raises(UnreadableError):
+        run(node, monkeypatch, answer(), task=task)
+    lines = read_chain(node.path / "ledger.jsonl").lines
+    assert (lines[1]["event"], lines[1]["rule"]) == ("refused", "form")
+    assert not task.pushed
 
 
 def test_a_node_with_a_policy_has_a_relay_and_no_superexec(node: NodeFolder) -> None:

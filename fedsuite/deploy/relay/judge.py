@@ -21,7 +21,6 @@ from fedsuite.messages.records import (
     CLIENT_IDS,
     ERROR,
     NUM_EXAMPLES,
-    AnyRecord,
     records_of,
 )
 from fedsuite.workarounds.packed import LAYOUT, pack, unpack
@@ -66,8 +65,9 @@ class Judged:
     ----------
     content
         What leaves.
-    plain
-        The same, in records that are not packed.
+    records
+        What a ledger says of it: names, shapes, dtypes and bytes of arrays, and the other
+        entries.
     norm, norm_left
         Lengths of the change; see :class:`~fedsuite.deploy.relay.outgoing.Bounded`.
     withheld
@@ -75,7 +75,7 @@ class Judged:
     """
 
     content: RecordDict
-    plain: RecordDict
+    records: Mapping[str, Any]
     num_bytes: int
     norm: float
     norm_left: float
@@ -183,11 +183,11 @@ def judged(
             raise Denied("leave.records", name)
         if isinstance(record, ArrayRecord):
             for key, array in record.items():
-                old = asked.array(name, key)
-                values = _values(key, array, old, policy)
-                arrays[name, key] = values
+                source = asked.array(name, key)
+                old = None if source is None else source.numpy()
+                arrays[name, key] = _values(key, array, old, policy)
                 if old is not None:
-                    counterparts[name, key] = old.numpy()
+                    counterparts[name, key] = old
         elif isinstance(record, MetricRecord):
             others[name], kept = _numbers(record, policy)
             withheld += kept
@@ -204,7 +204,7 @@ def judged(
     clean = _built(plain, asked, outgoing, others)
     return Judged(
         pack(clean) if is_packed else clean,
-        clean,
+        _described(clean, outgoing),
         size,
         outgoing.norm,
         outgoing.norm_left,
@@ -216,7 +216,9 @@ def _is_asked(bare: str, asked: Question) -> bool:
     return any(bare == asked.bare(name) for name in asked.content)
 
 
-def _values(name: str, array: Array, asked: Array | None, policy: Policy) -> NDArray[Any]:
+def _values(
+    name: str, array: Array, old: NDArray[Any] | None, policy: Policy
+) -> NDArray[Any]:
     """Return an array's values, read from its bytes; what it declares counts nothing."""
     if array.stype != "numpy.ndarray":
         raise Denied("form", f"array {name} is no numpy.ndarray")
@@ -228,17 +230,15 @@ def _values(name: str, array: Array, asked: Array | None, policy: Policy) -> NDA
         raise Denied("leave.dtypes", f"array {name} is {values.dtype.name}")
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         raise Denied("form", f"array {name} is not finite")
-    if asked is None:
+    if old is None:
         if not matches(name, policy.leave.arrays):
             raise Denied("leave.arrays", name)
-    else:
-        old = asked.numpy()
-        if (values.shape, values.dtype.name) != (old.shape, old.dtype.name):
-            raise Denied(
-                "leave.arrays",
-                f"{name} came as {old.dtype.name} {old.shape} and is "
-                f"{values.dtype.name} {values.shape}",
-            )
+    elif (values.shape, values.dtype.name) != (old.shape, old.dtype.name):
+        raise Denied(
+            "leave.arrays",
+            f"{name} came as {old.dtype.name} {old.shape} and is "
+            f"{values.dtype.name} {values.shape}",
+        )
     # The machine's byte order: which one an app takes says something too.
     return np.array(values, dtype=values.dtype.newbyteorder("="), order="C")
 
@@ -247,7 +247,8 @@ def _numbers(record: MetricRecord, policy: Policy) -> tuple[MetricRecord, list[s
     """Return the numbers that may leave, and the names of those withheld."""
     leave = policy.leave
     rows = record.get(NUM_EXAMPLES, 0)
-    if not isinstance(rows, int | float) or not 0 <= rows <= (leave.most_rows or math.inf):
+    most = leave.most_rows or leave.most_value
+    if not isinstance(rows, int | float) or not 0 <= rows <= most:
         raise Denied("leave.most-rows", f"{NUM_EXAMPLES} = {rows}")
     clean: dict[str, Any] = {}
     withheld: list[str] = []
@@ -322,9 +323,7 @@ def _built(
         source = _source(name, asked)
         clean[name] = ArrayRecord(
             {
-                key: Array(np.ascontiguousarray(outgoing.arrays[name, key]))
-                if outgoing.arrays[name, key].ndim
-                else Array(outgoing.arrays[name, key])
+                key: Array(np.array(outgoing.arrays[name, key], order="C"))
                 for key in _ordered(keys, list(source), str)
             }
         )
@@ -343,17 +342,13 @@ def _ordered(names: Iterable[str], order: list[str], place: Any) -> list[str]:
     return sorted(names, key=lambda name: (rank.get(place(name), len(order)), name))
 
 
-def records_told(content: Mapping[str, AnyRecord]) -> dict[str, Any]:
-    """Return what a ledger says of a content: names, shapes, dtypes, bytes, numbers."""
-    records: dict[str, Any] = {}
-    for name, record in content.items():
-        if isinstance(record, ArrayRecord):
-            arrays = {key: array.numpy() for key, array in record.items()}
-            records[name] = {
-                key: [values.dtype.name, list(values.shape), values.nbytes]
-                for key, values in arrays.items()
-            }
-        else:
+def _described(clean: RecordDict, outgoing: Bounded) -> dict[str, Any]:
+    """Return what a ledger says of what leaves."""
+    records: dict[str, Any] = {name: {} for name in clean}
+    for (name, key), values in outgoing.arrays.items():
+        records[name][key] = [values.dtype.name, list(values.shape), values.nbytes]
+    for name, record in clean.items():
+        if not isinstance(record, ArrayRecord):
             records[name] = {key: _plain(value) for key, value in record.items()}
     return records
 

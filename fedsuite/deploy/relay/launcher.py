@@ -1,11 +1,11 @@
 """Becomes a ClientApp inside a shelter.
 
-    python -P launcher.py DESCRIPTOR MEGABYTES
+    python -P launcher.py DESCRIPTOR MEGABYTES MODULE ...
 
-It loads what ClientApps load, hands the listening socket of a port of the shelter's own
-loopback out over the descriptor, so that the relay answers there from outside, and waits
-for a letter. Then it runs Flower's program for one message. So the next message's
-process is ready before the message comes.
+It loads the modules, opens a port of the shelter's own loopback, and hands the listening
+socket out over the descriptor, so that the relay answers there from outside. It waits for a
+letter, and then runs Flower's program for one message. So the next message's process is
+ready before the message comes.
 
 This file runs by its path and imports nothing of fedsuite, because ClientApps must import
 the code that a run brings to the node. Linux only.
@@ -19,13 +19,10 @@ import socket
 import sys
 from contextlib import suppress
 
-PRELOADED = ("flwr.supernode.cli", "httpcore", "torch", "numpy.random", "safetensors.numpy")
-"""Modules that a ClientApp loads and a run does not bring."""
-
 _NO_NEW_PRIVILEGES, _DIE_WITH_PARENT = 38, 1
 
 
-def main(descriptor: int, megabytes: int) -> None:
+def main(descriptor: int, megabytes: int, modules: list[str]) -> None:
     """Wait for a letter on a socket, and run Flower's program."""
     line = socket.socket(fileno=descriptor)
     listener = socket.create_server(("127.0.0.1", 0), backlog=64)
@@ -37,7 +34,7 @@ def main(descriptor: int, megabytes: int) -> None:
     if megabytes:
         most = megabytes * 2**20
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    for module in PRELOADED:
+    for module in modules:
         # A ClientApp itself reports missing Flower; an app may not need the rest.
         with suppress(ImportError):
             importlib.import_module(module)
@@ -55,4 +52,4 @@ def main(descriptor: int, megabytes: int) -> None:
 
 if __name__ == "__main__":
     os.umask(0o077)
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])

@@ -7,6 +7,7 @@ off, and the next line says so. Whoever changes, drops or adds a line breaks the
 import hashlib
 import json
 import os
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -103,6 +104,8 @@ class Ledger:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        # An app's calls are noted by other threads, in the middle of a line else.
+        self._turn = threading.Lock()
         self._lock = FileLock(path.with_name(f".{path.name}.lock"))
         try:
             self._lock.acquire(timeout=0)
@@ -137,6 +140,10 @@ class Ledger:
 
     def write(self, event: str, **content: object) -> None:
         """Append a line, and return when it is on the disk; RunError if it cannot be."""
+        with self._turn:
+            self._write(event, content)
+
+    def _write(self, event: str, content: Mapping[str, object]) -> None:
         line = {"time": now(), "event": event, **content, _BEFORE: self.head}
         line[_HASH] = hash_of(line)
         text = json.dumps(line, sort_keys=True, separators=(",", ":"))

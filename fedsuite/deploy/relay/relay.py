@@ -28,7 +28,7 @@ from fedsuite.core.errors import RunError, one_line
 from fedsuite.core.output import print_line
 from fedsuite.deploy.folders import POLICY, SECRET, NodeFolder
 from fedsuite.deploy.relay import ledger as ledgers
-from fedsuite.deploy.relay.judge import FAILED, Denied, Used, judged, records_told
+from fedsuite.deploy.relay.judge import FAILED, Denied, Used, judged
 from fedsuite.deploy.relay.ledger import LEDGER, Ledger
 from fedsuite.deploy.relay.policy import Policy, allowed_hours, matches
 from fedsuite.deploy.relay.shelter import Started, app_command, app_environment
@@ -39,6 +39,9 @@ REFUSED = "refused by the site's policy"
 
 _CODE_FAILED, _CODE_REFUSED = 2, 6
 """Flower's codes of an app that raised, and of an unmet precondition."""
+
+MOST_REFUSED = 20
+"""Calls that no app may make, of one message, that end it: each is a line on the disk."""
 
 _LOOK_EVERY_S = 0.2
 _SLACK = 1.5
@@ -107,7 +110,11 @@ class Relay:
         calls: AppCalls | None = None
         keeps = False
         try:
-            task.pull()
+            try:
+                task.pull()
+            except UnreadableError as error:
+                self.ledger.write(ledgers.REFUSED, rule="form", why=str(error))
+                raise
             metadata = task.message.metadata
             identity, name, version = task.app
             line: dict[str, Any] = {
@@ -162,7 +169,7 @@ class Relay:
             norm=_number(outcome.norm),
             **{"norm-left": _number(outcome.norm_left)},
             withheld=list(outcome.withheld),
-            records=records_told(outcome.plain),
+            records=outcome.records,
             **self._noise(),
         )
         return reply, True
@@ -185,7 +192,7 @@ class Relay:
 
     def _lend(self, calls: AppCalls, line: Mapping[str, Any]) -> None:
         """Let an app work on the message, and answer its calls, until its process ends."""
-        app, self._spare = self._spare, None  # type: ignore[assignment]
+        app = self._spare
         try:
             try:
                 listener = app.listener()
@@ -198,6 +205,8 @@ class Relay:
                 while app.process.poll() is None and calls.output is None:
                     if time.monotonic() > ends:
                         raise Denied("limits.seconds", "the app took too long")
+                    if calls.num_refused >= MOST_REFUSED:
+                        raise Denied("calls", "the app makes calls that no app may make")
                     time.sleep(_LOOK_EVERY_S / 10)
         finally:
             app.end()
@@ -211,24 +220,32 @@ class Relay:
     def _answering(
         self, listener: Any, calls: AppCalls, line: Mapping[str, Any]
     ) -> Iterator[None]:
-        most, lock, ledger = self._most_bytes(), threading.Lock(), self.ledger
+        left, lock, ledger = self._most_bytes(), threading.Lock(), self.ledger
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def do_POST(self) -> None:
+                nonlocal left
                 length = self.headers.get("content-length", "")
-                if not length.isdigit() or int(length) > most:
+                size = int(length) if length.isdigit() else 0
+                with lock:
+                    # Of all bodies together: many at once would fill the memory.
+                    left -= size
+                    fits = length.isdigit() and left >= 0
+                if not fits:
                     self.close_connection = True
                     self._send(413, b"")
                     return
-                body = self.rfile.read(int(length))
+                body = self.rfile.read(size)
                 answer = None
                 with lock:
                     # Hostile bytes may raise anything.
                     with suppress(Exception):
                         answer = calls.answer(self.path, body)
                     if answer is None:
+                        calls.num_refused += 1
+                    if answer is None and calls.num_refused <= MOST_REFUSED:
                         path = one_line(self.path, 100)
                         ledger.write(ledgers.REQUEST, **line, path=path)
                 self._send(200 if answer is not None else 403, answer or b"")

@@ -6,12 +6,14 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import fedsuite
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import Value
 from fedsuite.deploy.folders import NodeFolder
+from fedsuite.deploy.preloaded.superexec import PRELOADED
 from fedsuite.deploy.relay import launcher
 from fedsuite.deploy.relay.policy import Policy, words
 
@@ -81,9 +83,10 @@ class Started:
     def end(self) -> None:
         """Kill the process, and all that it has started."""
         self._line.close()
-        if self.process.poll() is None:
+        # Without a shelter its children outlive it.
+        with suppress(ProcessLookupError):
             os.killpg(self.process.pid, 9)
-            self.process.wait()
+        self.process.wait()
 
 
 def app_command(
@@ -102,7 +105,14 @@ def app_command(
         read the code of its ``PYTHONPATH``.
     """
     script = str(Path(launcher.__file__).resolve())
-    python = [sys.executable, "-P", script, "{line}", str(policy.limits.megabytes)]
+    python = [
+        sys.executable,
+        "-P",
+        script,
+        "{line}",
+        str(policy.limits.megabytes),
+        *PRELOADED,
+    ]
     if policy.shelter.shelter == "none":
         return python
     command = ["bwrap", "--unshare-all", "--new-session", "--die-with-parent"]
