@@ -267,6 +267,11 @@ def check_policy(
     print_line(f"policy {policy.digest[:12]} of {node.name}: it can be used")
     if policy.shelter.shelter == "none":
         print_line("shelter = none: apps reach the network and all that this user may")
+        idle = [
+            name for name in ("read", "write", "devices") if policy.shelter.values()[name]
+        ]
+        if idle:
+            print_line(f"shelter.{', '.join(idle)}: without effect while shelter = none")
     if policy.apps.allow == "*":
         print_line("apps.allow = *: any app may run; a hash names one")
     if not policy.leave.most_rows:

@@ -170,11 +170,12 @@ class Relay:
             **{"norm-left": _number(outcome.norm_left)},
             withheld=list(outcome.withheld),
             records=outcome.records,
-            **self._noise(),
+            **self._changes(),
         )
         return reply, True
 
-    def _noise(self) -> dict[str, float]:
+    def _changes(self) -> dict[str, float]:
+        """Return what the policy does to arrays, where it does anything."""
         change = self.policy.change
         return {
             name: value
