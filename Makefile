@@ -21,7 +21,7 @@ FLOWER_TESTS = -m "not slow and not nightly or smoke" tests/workarounds tests/en
 	tests/strangers tests/apps tests/rounds tests/deploy
 OLDER = 1.39 1.41
 
-.PHONY: simulate test test-all check unit smoke slow nightly older grpc canary faults liars config docs gpu setup clean
+.PHONY: simulate test test-all check unit smoke slow nightly older grpc canary faults liars config docs gpu dist tag setup clean
 
 simulate: $(READY)  ## FedAvg and FedAKD in Flower's Ray simulation, training alone beside them
 	$(TRIAL) --engine ray --num-supernodes 10 --set run-name=fedavg
@@ -95,6 +95,12 @@ docs: $(READY)  ## the site, into docs/_build/html: its tutorials run, a warning
 
 gpu: $(READY)  ## what a GPU brings, in 20 minutes; without one a reduced form on the processor
 	$(BIN)/python benchmarks/gpu.py
+
+dist:  ## what is released, into dist/, installed by hashes in an empty environment and run
+	PYTHON=$(PYTHON) CONSTRAINTS=$(CONSTRAINTS) bash release/dist.sh
+
+tag: dist  ## tag this commit as the version that pyproject.toml and CHANGELOG.md name
+	$(PYTHON) release/tag.py
 
 setup: $(READY)
 

@@ -56,6 +56,12 @@ def init(
         Path | None,
         typer.Option(help="Schema of the sites' tables; each site's folder gets a copy."),
     ] = None,
+    wheel: Annotated[
+        Path | None,
+        typer.Option(
+            help="Wheel of `make dist`; each folder gets it and its pinned requirements."
+        ),
+    ] = None,
 ) -> None:
     """Make keys, certificates, and one folder to hand to each site."""
     from fedsuite.deploy.folders import KEEPER, NODES, PROXY, SUPERLINK, init_federation
@@ -72,6 +78,7 @@ def init(
         days=days,
         schema=schema,
         policy=default_text(),
+        wheel=wheel,
     )
     print(f"{output / KEEPER}: for a safe, off the server, until `deploy renew` needs it")
     print(f"{output / SUPERLINK}: for the server; keep its keys there")

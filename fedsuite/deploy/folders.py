@@ -12,10 +12,12 @@
     FEDERATION/nodes/NAME/schema.json        the schema of all sites' tables, if any
     FEDERATION/nodes/NAME/policy.toml        what the site lets apps do and lets out
     FEDERATION/nodes/NAME/ledger.jsonl       what has left, once apps have run
+    FEDERATION/*/install/                    the wheel and requirements.txt, if handed out
 
 A node's folder holds nothing of other nodes. A private key is in one folder alone.
 """
 
+import hashlib
 import ipaddress
 import os
 import re
@@ -50,6 +52,7 @@ SECRET = "superexec.secret"
 PROXY = "nginx.conf"
 SCHEMA = "schema.json"
 POLICY = "policy.toml"
+INSTALL, REQUIREMENTS = "install", "requirements.txt"
 RUNS = "runs"
 AUTHORITY_DAYS = 3650
 PORT, FLEET_PORT = 8000, 8443
@@ -159,6 +162,7 @@ def init_federation(
     days: int = 365,
     schema: Path | None = None,
     policy: str = "",
+    wheel: Path | None = None,
 ) -> None:
     """Make the folders of a federation, with fresh keys and certificates.
 
@@ -182,13 +186,18 @@ def init_federation(
         Schema of the sites' tables, of which each node's folder gets a copy.
     policy
         Text of each node's policy; empty writes none, and a node then lets all out.
+    wheel
+        Wheel of a ``dist`` folder. Each machine's folder gets a copy, with the requirements
+        beside it.
 
     Raises
     ------
     ConfigError
-        If a name cannot be used, or the folder is not empty.
+        If a name cannot be used, the folder is not empty, or the wheel is not the one of
+        the requirements beside it.
     """
     _check(folder, hosts, nodes, days)
+    installation = {} if wheel is None else _installation(wheel)
     table = None if schema is None else TableSchema.load(schema)
     fleet = port if fleet_port is None else fleet_port
     authority = make_authority("fedsuite federation", max(days, AUTHORITY_DAYS))
@@ -200,6 +209,8 @@ def init_federation(
     _write(superlink / SERVER, server.certificate)
     _write(superlink / SERVER_KEY, server.key)
     _write(superlink / SECRET, secrets.token_hex(32).encode())
+    for name, content in installation.items():
+        _write(superlink / INSTALL / name, content)
     for index, name in enumerate(nodes):
         key = make_node_key(name)
         node = folder / NODES / name
@@ -214,6 +225,8 @@ def init_federation(
             config["schema"] = SCHEMA
         if policy:
             _write(node / POLICY, policy.encode())
+        for file_name, content in installation.items():
+            _write(node / INSTALL / file_name, content)
         text = {"name": name, "superlink": f"{_bracketed(hosts[0])}:{fleet}"}
         _write(node / NODE_FILE, tomli_w.dumps({**text, _NODE_TABLE: config}).encode())
     addresses: dict[str, Any] = {"hosts": list(hosts), "port": port, "fleet-port": fleet}
@@ -246,6 +259,24 @@ def _check(folder: Path, hosts: Sequence[str], nodes: Sequence[str], days: int) 
         raise ConfigError(f"nodes {', '.join(nodes)}: each name must be there once")
     if days < 1:
         raise ConfigError(f"days = {days}: expected at least 1")
+
+
+def _installation(wheel: Path) -> dict[str, bytes]:
+    """Return a wheel and its requirements, whose hash of the wheel must be right."""
+    requirements = wheel.parent / REQUIREMENTS
+    for path in (wheel, requirements):
+        if not path.is_file():
+            raise ConfigError(
+                f"there is no {path}: `make dist` in a clone makes both in dist/"
+            )
+    files = {path.name: path.read_bytes() for path in (wheel, requirements)}
+    digest = hashlib.sha256(files[wheel.name]).hexdigest()
+    if f"--hash=sha256:{digest}".encode() not in files[REQUIREMENTS].split():
+        raise ConfigError(
+            f"{requirements} has not the hash of {wheel.name}, {digest}: one of them was "
+            "changed, take both from one `make dist`"
+        )
+    return files
 
 
 def _is_host(text: str) -> bool:

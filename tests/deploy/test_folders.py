@@ -1,5 +1,6 @@
 """Folders of a federation: what is in each, who may read it, and bad names."""
 
+import hashlib
 import os
 import sys
 import tomllib
@@ -114,6 +115,40 @@ def test_what_is_there_is_not_overwritten(made: Path) -> None:
     with pytest.raises(ConfigError, match="is not empty"):
         init_federation(made, HOSTS, NAMES)
     assert before == {p: p.read_bytes() for p in made.rglob("*") if p.is_file()}
+
+
+def a_release(folder: Path) -> Path:
+    folder.mkdir()
+    wheel = folder / "fedsuite-0.1.0-py3-none-any.whl"
+    wheel.write_bytes(b"a wheel")
+    digest = hashlib.sha256(b"a wheel").hexdigest()
+    (folder / "requirements.txt").write_text(f"fedsuite==0.1.0 --hash=sha256:{digest}\n")
+    return wheel
+
+
+def test_each_machine_gets_the_wheel_and_its_requirements(tmp_path: Path) -> None:
+    wheel = a_release(tmp_path / "dist")
+    init_federation(tmp_path / "fed", HOSTS, NAMES, wheel=wheel)
+    for machine in ("superlink", *(f"nodes/{name}" for name in NAMES)):
+        folder = tmp_path / "fed" / machine / "install"
+        assert {p.name: p.read_bytes() for p in folder.iterdir()} == {
+            p.name: p.read_bytes() for p in wheel.parent.iterdir()
+        }
+    assert not (tmp_path / "fed" / "authority" / "install").exists()
+
+
+def test_a_wheel_is_handed_out_with_its_own_requirements_alone(tmp_path: Path) -> None:
+    wheel = a_release(tmp_path / "dist")
+    wheel.write_bytes(b"another wheel")
+    with pytest.raises(ConfigError, match=r"has not the hash of fedsuite-0.1.0-py3-none"):
+        init_federation(tmp_path / "fed", HOSTS, NAMES, wheel=wheel)
+    (wheel.parent / "requirements.txt").unlink()
+    with pytest.raises(ConfigError, match=r"there is no .*requirements.txt: `make dist`"):
+        init_federation(tmp_path / "fed", HOSTS, NAMES, wheel=wheel)
+    wheel.unlink()
+    with pytest.raises(ConfigError, match=r"there is no .*whl: `make dist`"):
+        init_federation(tmp_path / "fed", HOSTS, NAMES, wheel=wheel)
+    assert not (tmp_path / "fed").exists()
 
 
 def test_folders_that_are_none(tmp_path: Path, made: Path) -> None:
