@@ -24,6 +24,7 @@ def copied_pages() -> dict[Path, str]:
     pages = {
         ROOT / "CHANGELOG.md": "changelog",
         ROOT / "CONTRIBUTING.md": "contributing",
+        ROOT / "AGENTS.md": "agents",
         ROOT / "SECURITY.md": "security",
         ROOT / "CODE_OF_CONDUCT.md": "code_of_conduct",
         ROOT / "apps" / "README.md": "apps",

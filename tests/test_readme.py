@@ -16,7 +16,7 @@ OWN_TESTS = ("flower_apps.md", "plug_ins.md")
 """Pages of which tests/cli/test_own_app.py and tests/plug_ins see more."""
 PAGES = {
     page.name: page.read_text()
-    for page in (ROOT / "README.md", *written_pages())
+    for page in (ROOT / "README.md", ROOT / "AGENTS.md", *written_pages())
     if page.name not in OWN_TESTS and console_lines(page.read_text())
 }
 COMMANDS = [line for page in PAGES.values() for line in console_lines(page)]
