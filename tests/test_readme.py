@@ -47,7 +47,7 @@ def clone(tmp_path: Path) -> Path:
 
 def test_readme_has_commands() -> None:
     assert len(COMMANDS) > 10
-    words = ("fedsuite ", "flwr ", "export FLWR_")
+    words = ("fedsuite ", "flwr ", "export FLWR_", "export PYTHONPATH=")
     assert all(command.startswith(words) for command in COMMANDS)
     assert "make simulate" in README and "make test" in README
 
@@ -84,6 +84,7 @@ def test_a_pages_quick_lines_run_in_order_in_an_empty_folder(
     name: str, tmp_path: Path
 ) -> None:
     reader = Reader(PAGES[name], tmp_path)
+    reader.write_files()
     for line in quick_lines(PAGES[name]):
         output = reader.type(line)
         if line.startswith("fedsuite compare"):
