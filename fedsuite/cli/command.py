@@ -469,9 +469,10 @@ def doctor() -> None:
     """Say what is installed, what will work, and what to mend."""
     from fedsuite.cli.listings import doctor_report
 
-    table, healthy = doctor_report()
+    table, mend_first = doctor_report()
     print_table(table)
-    if not healthy:
+    print_line(f"mend first: {mend_first}" if mend_first else "nothing to mend")
+    if mend_first:
         raise typer.Exit(1)
 
 

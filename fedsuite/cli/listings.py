@@ -201,26 +201,27 @@ def shift_listing(shifts: Sequence[ClientShift]) -> Table:
     return table
 
 
-def doctor_report() -> tuple[Table, bool]:
-    """Return the report on the installation, and whether all is well."""
+def doctor_report() -> tuple[Table, str]:
+    """Return the report on the installation, and what to mend first, or ""."""
     import torch
 
-    from fedsuite.engines.facts import PROGRAMS, flower_facts
+    from fedsuite.engines.facts import PROGRAMS, TESTED, flower_facts, untested
 
     facts = flower_facts()
-    checks = [
-        ("flwr", bool(facts["flwr-supported"]), "install flwr>=1.39,<1.43"),
-        ("torch", bool(facts["torch"]), "install torch"),
-        *(
-            (f"{name}-path", bool(facts[f"{name}-path"]), "install flwr into this venv")
+    wrong = {
+        "flwr": "" if facts["flwr-supported"] else "install flwr>=1.39,<1.43",
+        "torch": "" if facts["torch"] else "install torch",
+        **{
+            f"{name}-path": "" if facts[f"{name}-path"] else "install flwr into this venv"
             for name in PROGRAMS
-        ),
-    ]
+        },
+    }
+    unknown = untested(facts)
     table = Table("what", "found", "advice")
-    for name, good, advice in checks:
+    for name in (*TESTED, *(f"{name}-path" for name in PROGRAMS)):
         value = str(facts[name]) or "missing"
         # Escaped, because a console takes 'flwr[simulation]' for markup.
-        cells = (name.removesuffix("-path"), value, "" if good else advice)
+        cells = (name, value, wrong.get(name) or unknown.get(name, ""))
         table.add_row(*(escape(cell) for cell in cells))
     for package in EXTRA_OF:
         there = find_spec(package) is not None
@@ -234,7 +235,7 @@ def doctor_report() -> tuple[Table, bool]:
     table.add_row(
         "FEDSUITE_DATA", escape(data) or "not set", "" if data else "digits need no files"
     )
-    return table, all(good for _, good, _ in checks)
+    return table, next((f"{name}: {words}" for name, words in wrong.items() if words), "")
 
 
 def _number(value: float | None) -> str:

@@ -175,7 +175,7 @@ def test_doctor_fails_when_something_is_missing(command, monkeypatch):
     monkeypatch.setattr(about, "flower_facts", lambda: {**facts, "torch": ""})
     code, out, _ = command("doctor")
     assert code == 1
-    assert "install torch" in out
+    assert "mend first: torch: install torch" in out
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Tables for people: everything that is registered is in them, with its own words."""
 
 import io
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -184,23 +185,38 @@ def test_doctor_shows_paths_and_advice_as_they_are(monkeypatch):
     from fedsuite.engines import facts as about
 
     facts = about.flower_facts()
-    monkeypatch.setattr(about, "flower_facts", lambda: {**facts, "torch": ""})
+    changed = {"torch": "", "flwr-clientapp-path": "", "system": "Windows", "flwr": "1.4.0"}
+    monkeypatch.setattr(about, "flower_facts", lambda: {**facts, **changed})
     monkeypatch.setattr(listings, "find_spec", lambda name: None)
     monkeypatch.setenv("FEDSUITE_DATA", "/data/[red]")
-    table, healthy = doctor_report()
+    table, mend_first = doctor_report()
     found = {row[0]: row[1:] for row in rows(table)}
     wanted = "for what needs it: pip install 'flwr[simulation]'"
     assert found["ray"] == ["–", wanted]
     assert found["FEDSUITE_DATA"] == ["/data/[red]", ""]
     assert found["torch"] == ["missing", "install torch"]
-    assert not healthy
+    assert found["system"] == ["Windows", "untested: tests run on Linux"]
+    assert found["flwr"] == ["1.4.0", "untested: tests run on 1.39, 1.41, 1.42"]
+    assert mend_first == "torch: install torch"
 
 
 def test_a_node_without_extras_is_healthy(monkeypatch):
     from fedsuite.cli import listings
 
     monkeypatch.setattr(listings, "find_spec", lambda name: None)
-    assert doctor_report()[1]
+    assert doctor_report()[1] == ""
+
+
+def test_what_is_called_tested_is_what_constraints_pin():
+    from fedsuite.engines.facts import TESTED
+
+    pinned = {"flwr": set(), "torch": set()}
+    for path in (Path(__file__).parents[2] / "constraints").glob("flwr-*.txt"):
+        for line in path.read_text().splitlines():
+            name, _, version = line.partition("==")
+            if name in pinned:
+                pinned[name].add(version.rpartition(".")[0])
+    assert {name: set(TESTED[name]) for name in pinned} == pinned
 
 
 def test_every_partitioner_has_its_keys_listed():
