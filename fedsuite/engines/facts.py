@@ -52,8 +52,8 @@ def flower_facts() -> dict[str, str | int | bool]:
     -------
     dict[str, str | int | bool]
         Versions ("" if missing), the system, whether this flwr is supported, the transport
-        between SuperNodes and SuperLink, paths of Flower's programs ("" if missing), CPUs that
-        this process may use, and threads per process.
+        between SuperNodes and SuperLink, paths of Flower's programs ("" if missing), CPUs
+        that this process may use, and threads per process.
     """
     flwr = flower_release()
     parts = flower_version() if flwr else (0, 0)
