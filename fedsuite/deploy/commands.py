@@ -142,24 +142,6 @@ def supernode(
     run_supernode(NodeFolder.load(folder), runtime_port, print_line)
 
 
-@app.command(
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    add_help_option=False,
-)
-def superexec(context: typer.Context) -> None:
-    """Run a SuperExec whose ClientApps have torch and Flower loaded, for containers.
-
-    Its options are those of flower-superexec. `supernode` has such a SuperExec already.
-    """
-    import os
-
-    from fedsuite.deploy.programs import preloaded_superexec
-    from fedsuite.engines.processes import executable
-
-    program, *words = preloaded_superexec()
-    os.execv(executable(program), [program, *words, *context.args])
-
-
 @app.command()
 def run(
     folder: SuperLinkArgument,
@@ -291,6 +273,9 @@ def audit(
     head: Annotated[
         bool, typer.Option("--head", help="Print the hash of the last line alone.")
     ] = False,
+    holds: Annotated[
+        str, typer.Option(help="A head that was handed over: is its line still there?")
+    ] = "",
 ) -> None:
     """Verify a site's ledger, and show what left to whom and when."""
     from fedsuite.core.errors import RunError
@@ -306,6 +291,9 @@ def audit(
     chain = read_chain(node.path / LEDGER)
     if head:
         print_line(chain.head)
+        return
+    if holds:
+        print_line(audits.held(chain, holds))
         return
     result = audits.audit(node.name, chain, since, run)
     print_line(result.verdict)

@@ -7,10 +7,11 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from fedsuite.core.errors import ConfigError, one_line
+from fedsuite.core.errors import ConfigError, RunError, one_line
 from fedsuite.core.files import atomic_write, make_folder
 from fedsuite.deploy.relay.ledger import (
     ERROR,
+    HASH,
     REFUSED,
     REPLY,
     REQUEST,
@@ -118,6 +119,39 @@ def audit(node: str, chain: Chain, since: str = "", run: str = "") -> Audit:
     return Audit(node, _verdict(chain), facts, [_row(line) for line in chosen])
 
 
+def held(chain: Chain, head: str) -> str:
+    """Return what a head proves that was handed over earlier.
+
+    Parameters
+    ----------
+    chain
+        The ledger as it is now.
+    head
+        The hash of its last line then, or its first 16 digits or more.
+
+    Raises
+    ------
+    RunError
+        If no line has it, or the chain is broken before it.
+    """
+    wanted = head.strip().lower()
+    if len(wanted) < _FEWEST_DIGITS:
+        raise ConfigError(f"head {head!r}: give {_FEWEST_DIGITS} of its digits or more")
+    for number, line in enumerate(chain.lines, start=1):
+        if number == chain.broken:
+            break
+        if _text(line, HASH).startswith(wanted):
+            later = len(chain.lines) - number
+            return (
+                f"line {number} of {_text(line, 'time')} has this hash: the lines up to it "
+                f"are those of then; {later} came later"
+            )
+    raise RunError(
+        f"no line has the hash {wanted[:16]}, or the chain is broken before it: this is "
+        "not the ledger whose head that was"
+    )
+
+
 def _verdict(chain: Chain) -> str:
     if chain.broken:
         return (
@@ -189,6 +223,7 @@ def _epsilon(replies: Sequence[Mapping[str, Any]]) -> str:
 
 
 _DELTA = 1e-5
+_FEWEST_DIGITS = 16
 
 
 def _text(line: Mapping[str, Any], name: str) -> str:
