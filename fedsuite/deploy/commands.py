@@ -302,7 +302,8 @@ def audit(
     if output is None:
         lines = [audits.HEADINGS, *result.lines]
         dropped = ("round", "asked", "app")
-        print_table(console_table(lines, left=(0, 1, 2, 3, 4, 5, 7), drop=dropped))
+        left = [n for n in range(len(audits.HEADINGS)) if n != audits.MEGABYTES]
+        print_table(console_table(lines, left=left, drop=dropped))
     elif output.suffix == ".html":
         result.write_page(output)
         print_line(f"page: {output}")

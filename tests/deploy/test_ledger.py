@@ -127,11 +127,11 @@ def test_an_audit_says_what_left_to_whom(path: Path, tmp_path: Path) -> None:
     assert result.facts["megabytes of arrays"] == "1.500"
     assert result.facts["refused"] == "1"
     reply, refused = result.lines
-    assert reply[5:] == ["arrays (1 arrays)", "1.500", "loss = 0.5, num-examples = 9"]
-    assert refused[5:] == ["nothing: refused", "0", "leave.records: leak"]
+    assert reply[1:4] == ["arrays (1 array)", "1.500", "loss = 0.5, num-examples = 9"]
+    assert refused[1:4] == ["nothing: refused", "0", "leave.records: leak"]
     result.write_page(tmp_path / "page.html")
     assert "What left hospital-a" in (tmp_path / "page.html").read_text()
-    assert result.csv().startswith("time (UTC),run,app")
+    assert result.csv().startswith("time (UTC),what left,MB")
 
 
 def test_an_audit_may_be_of_a_day_or_a_run(path: Path) -> None:

@@ -24,7 +24,8 @@ from fedsuite.deploy.relay.ledger import (
 from fedsuite.results import report
 from fedsuite.results.tables import csv_table
 
-HEADINGS = ("time (UTC)", "run", "app", "asked", "round", "what left", "MB", "numbers")
+HEADINGS = ("time (UTC)", "what left", "MB", "numbers", "asked", "round", "app", "run")
+MEGABYTES = HEADINGS.index("MB")
 
 _WORDS = {
     ERROR: "an error, in fixed words",
@@ -71,6 +72,7 @@ class Audit:
         text = environment.get_template("audit.html").render(
             audit=self,
             headings=HEADINGS,
+            megabytes_column=MEGABYTES + 1,
             style=(folder / "page.css").read_text("utf-8"),
         )
         make_folder(path.parent)
@@ -170,7 +172,9 @@ def _row(line: Mapping[str, Any]) -> list[str]:
     what, numbers = _WORDS.get(event, ""), ""
     if event == REPLY and isinstance(records, dict):
         arrays = [
-            f"{name} ({len(r)} arrays)" for name, r in records.items() if _is_arrays(r)
+            f"{name} ({len(r)} array{'s' * (len(r) != 1)})"
+            for name, r in records.items()
+            if _is_arrays(r)
         ]
         what = ", ".join(arrays) or "no arrays"
         values = [r for r in records.values() if isinstance(r, dict) and not _is_arrays(r)]
@@ -186,8 +190,9 @@ def _row(line: Mapping[str, Any]) -> list[str]:
     name = f"{_text(line, 'app-name')} {_text(line, 'app-version')} "
     size = line.get("bytes")
     megabytes = f"{size / 1e6:.3f}" if isinstance(size, int) else "0"
-    cells = [_text(line, "time"), _text(line, "run"), f"{name}{_text(line, 'app')[:12]}"]
-    cells += [_text(line, "type"), _text(line, "round"), what, megabytes, numbers]
+    time = _text(line, "time").replace("T", " ").removesuffix("Z")
+    cells = [time, what, megabytes, numbers, _text(line, "type"), _text(line, "round")]
+    cells += [f"{name}{_text(line, 'app')[:12]}", _text(line, "run")]
     return [one_line(cell, 500) for cell in cells]
 
 
