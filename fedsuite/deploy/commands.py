@@ -149,24 +149,6 @@ def supernode(
     run_supernode(NodeFolder.load(folder), runtime_port, print_line)
 
 
-@app.command(
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    add_help_option=False,
-)
-def superexec(context: typer.Context) -> None:
-    """Run a SuperExec whose ClientApps have torch and Flower loaded, for containers.
-
-    Its options are those of flower-superexec. `supernode` has such a SuperExec already.
-    """
-    import os
-
-    from fedsuite.deploy.programs import preloaded_superexec
-    from fedsuite.engines.processes import executable
-
-    program, *words = preloaded_superexec()
-    os.execv(executable(program), [program, *words, *context.args])
-
-
 @app.command()
 def run(
     folder: SuperLinkArgument,
@@ -298,6 +280,9 @@ def audit(
     head: Annotated[
         bool, typer.Option("--head", help="Print the hash of the last line alone.")
     ] = False,
+    holds: Annotated[
+        str, typer.Option(help="A head that was handed over: is its line still there?")
+    ] = "",
 ) -> None:
     """Verify a site's ledger, and show what left to whom and when."""
     from fedsuite.core.errors import RunError
@@ -314,6 +299,9 @@ def audit(
     if head:
         print_line(chain.head)
         return
+    if holds:
+        print_line(audits.held(chain, holds))
+        return
     result = audits.audit(node.name, chain, since, run)
     print_line(result.verdict)
     for name, value in result.facts.items():
@@ -321,7 +309,8 @@ def audit(
     if output is None:
         lines = [audits.HEADINGS, *result.lines]
         dropped = ("round", "asked", "app")
-        print_table(console_table(lines, left=(0, 1, 2, 3, 4, 5, 7), drop=dropped))
+        left = [n for n in range(len(audits.HEADINGS)) if n != audits.MEGABYTES]
+        print_table(console_table(lines, left=left, drop=dropped))
     elif output.suffix == ".html":
         result.write_page(output)
         print_line(f"page: {output}")

@@ -46,6 +46,7 @@ from fedsuite.engines.deployment import node_config_text
 from fedsuite.engines.flower import CONNECTION, answers, fleet_is_grpc
 from fedsuite.engines.ports import LOOPBACK, chosen_port
 from fedsuite.engines.processes import (
+    Program,
     Programs,
     executable,
     flower_environment,
@@ -303,9 +304,11 @@ def run_supernode(
     else:
         helper = "relay"
         check_shelter(folder.policy, folder, environment)
+    names = ("SuperNode", helper) if folder.policy is not None else ()
     with (
         chosen_port(runtime_port, "--runtime-port") as port,
-        _supervised(folder.path, environment, why) as programs,
+        # A SuperNode waits for ever for the answer of a relay that has died.
+        _supervised(folder.path, environment, why, frozenset(names)) as programs,
     ):
         write(f"SuperNode {folder.name}: its own apps reach it on {LOOPBACK}:{port}")
         programs.start("SuperNode", supernode_command(folder, port))
@@ -321,13 +324,21 @@ def neutral_folder(path: Path) -> Path:
 
 
 class _Restarted(Programs):
-    """Programs with this process's output that are started again; ``why`` tells why."""
+    """Programs with this process's output that are started again; ``why`` tells why.
+
+    Of ``one`` all are started again when one has ended.
+    """
 
     def __init__(
-        self, folder: Path, environment: Mapping[str, str], why: Callable[[], str]
+        self,
+        folder: Path,
+        environment: Mapping[str, str],
+        why: Callable[[], str],
+        one: frozenset[str],
     ) -> None:
         super().__init__(neutral_folder(folder), environment)
         self._why = why
+        self._one = one
         self._restarts: dict[str, int] = {}
 
     def watch(self, write: Callable[[str], None]) -> None:
@@ -337,7 +348,9 @@ class _Restarted(Programs):
         a full disk nothing is started, which would only end again.
         """
         while True:
-            for program in [p for p in self._programs if p.process.poll() is not None]:
+            for program in list(self._programs):
+                if program not in self._programs or program.process.poll() is None:
+                    continue
                 name, code = program.name, program.process.wait()
                 how = signal.Signals(-code).name if code < 0 else f"code {code}"
                 words = f"{name} ended ({how}): {self._why()}"
@@ -354,10 +367,26 @@ class _Restarted(Programs):
                     raise RunError(f"{words}, for the {count + 1}th time in a row")
                 self._restarts[name] = count + 1
                 write(f"{words}; started again")
+                together = self._one if name in self._one else {name}
+                again = [p for p in self._programs if p.name in together]
+                # What they have to send may still go.
                 time.sleep(_RESTART_PAUSES_S[count])
-                self._programs.remove(program)
-                self.start(name, program.command)
+                for other in again:
+                    self._stop(other)
+                for other in again:
+                    self._programs.remove(other)
+                    self.start(other.name, other.command)
             time.sleep(_LOOK_EVERY_S)
+
+    @staticmethod
+    def _stop(program: Program) -> None:
+        """End a program, which a SuperNode does by signing off."""
+        program.process.terminate()
+        try:
+            program.process.wait(_END_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            program.process.kill()
+            program.process.wait()
 
 
 @contextlib.contextmanager
@@ -365,8 +394,9 @@ def _supervised(
     folder: Path,
     environment: Mapping[str, str],
     why: Callable[[], str] = lambda: "its last lines say why",
+    one: frozenset[str] = frozenset(),
 ) -> Iterator[_Restarted]:
-    programs = _Restarted(folder, environment, why)
+    programs = _Restarted(folder, environment, why, one)
     with stop_signals_raise():
         try:
             yield programs

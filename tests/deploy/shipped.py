@@ -18,9 +18,13 @@ SERVICES: dict[str, Any] = COMPOSE["services"]
 
 HANDED_OUT = {
     "superlink": {"ca.crt", "server.pem", "server.key", "superexec.secret"},
-    "site": {"ca.crt", "key", "superexec.secret"},
+    "site": {"ca.crt", "key", "superexec.secret", "node.toml", "policy.toml"},
 }
 """Files that `fedsuite deploy init` makes in the folders that programs run with."""
+
+
+SITE = ["fedsuite", "deploy", "supernode"]
+"""What a site's container runs: SuperNode and relay."""
 
 
 @cache
@@ -39,8 +43,7 @@ def flags_of(program: str) -> dict[str, bool]:
 
 def flower_program(words: list[str]) -> str:
     """Return which program of Flower's a command of a container is, or "" for none."""
-    program = {("fedsuite", "deploy", "superexec"): "flower-superexec"}.get(tuple(words))
-    program = program or (words[0] if len(words) == 1 else "")
+    program = words[0] if len(words) == 1 else ""
     return program if program.startswith("flower-") else ""
 
 

@@ -13,6 +13,7 @@ from tests.deploy.shipped import (
     HANDED_OUT,
     README,
     SERVICES,
+    SITE,
     check_command,
     check_secured,
     expand,
@@ -29,11 +30,20 @@ def test_commands_of_the_services_exist(name: str) -> None:
     if program := flower_program(service["entrypoint"]):
         check_secured(program, check_command(program, service["command"]))
     else:
-        assert service["entrypoint"] in ([], ["nginx"])
+        assert service["entrypoint"] in ([], ["nginx"], SITE)
 
 
-def test_client_apps_begin_with_torch_loaded() -> None:
-    assert SERVICES["clientapps"]["entrypoint"] == ["fedsuite", "deploy", "superexec"]
+def test_a_site_runs_the_relay_on_its_whole_folder() -> None:
+    """A policy is one of the folder's files, so no container of a site is without it."""
+    service = SERVICES["supernode"]
+    assert (service["entrypoint"], service["command"]) == (SITE, ["/node"])
+    assert {name for name, s in SERVICES.items() if s["profiles"] == ["site"]} == {
+        "supernode"
+    }
+    assert next(v.rpartition("/nodes/")[2] for v in service["volumes"]) == (
+        "${SITE:-site}:/node"
+    )
+    assert 'shelter = "landlock"' in README
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -54,12 +64,9 @@ def test_what_a_service_names_is_there(name: str) -> None:
 
 
 def test_secrets_are_the_files_that_init_makes() -> None:
-    used: dict[str, set[str]] = {"superlink": set(), "site": set()}
-    for secret in COMPOSE["secrets"].values():
-        path = Path(expand(secret["file"], FEDERATION="F", SITE="S"))
-        kind = {"F/superlink": "superlink", "F/nodes/S": "site"}[str(path.parent)]
-        used[kind].add(path.name)
-    assert used == HANDED_OUT
+    paths = [Path(expand(s["file"], FEDERATION="F")) for s in COMPOSE["secrets"].values()]
+    assert {str(path.parent) for path in paths} == {"F/superlink"}
+    assert {path.name for path in paths} == HANDED_OUT["superlink"]
 
 
 def test_every_variable_has_a_default_and_is_explained() -> None:
@@ -78,12 +85,12 @@ def test_the_superlink_is_reached_through_the_proxy_alone() -> None:
     assert SERVICES["proxy"]["network_mode"] == "service:superlink"
 
 
-def test_apps_see_no_private_key_and_nodes_no_data() -> None:
-    for name in ("serverapps", "clientapps", "admin"):
-        assert not {"server.key", "site.key"} & set(SERVICES[name]["secrets"])
+def test_apps_see_no_private_key() -> None:
+    """At a site the shelter sees to that."""
+    for name in ("serverapps", "admin"):
+        assert "server.key" not in SERVICES[name]["secrets"]
         assert "superexec" in SERVICES[name]["image"]
-    assert not any("/data" in v for v in SERVICES["supernode"].get("volumes", []))
-    assert any(v.endswith(":/data:ro") for v in SERVICES["clientapps"]["volumes"])
+    assert any(v.endswith(":/data:ro") for v in SERVICES["supernode"]["volumes"])
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -95,19 +102,6 @@ def test_services_are_without_privileges(name: str) -> None:
     assert not service["image"].endswith(":latest")
 
 
-def test_node_config_is_read_by_flower() -> None:
-    from flwr.common.config import parse_config_args
-
-    command = SERVICES["supernode"]["command"]
-    text = expand(
-        command[command.index("--node-config") + 1],
-        SITE="hospital-a",
-        NODE_CONFIG='label-column="died"',
-    )
-    found = parse_config_args([text])
-    assert found == {"site": "hospital-a", "data": "/data", "label-column": "died"}
-
-
 def test_the_image_is_built_of_files_that_are_there() -> None:
     lines = (DEPLOY / "docker" / "Dockerfile").read_text().splitlines()
     copied = [line.split()[1:-1] for line in lines if line.startswith("COPY")]
@@ -115,7 +109,7 @@ def test_the_image_is_built_of_files_that_are_there() -> None:
         assert (DEPLOY.parent / source).exists(), source
     assert "FROM flwr/superexec:${FLWR_VERSION}" in lines
     assert not any(line.startswith("USER root") for line in lines)
-    build = SERVICES["clientapps"]["build"]
+    build = SERVICES["supernode"]["build"]
     context = (DEPLOY / build["context"]).resolve()
     assert (context / build["dockerfile"]).is_file()
 

@@ -11,6 +11,7 @@ from tests.deploy.shipped import (
     HANDED_OUT,
     MANIFESTS,
     README,
+    SITE,
     check_command,
     check_secured,
     documents,
@@ -69,9 +70,8 @@ def test_commands_of_the_containers_exist() -> None:
         commands.append(container["command"])
         if program := flower_program(container["command"]):
             check_secured(program, check_command(program, container["args"]))
-    preloaded = ["fedsuite", "deploy", "superexec"]
-    own = ["flower-superlink", "flower-supernode", "flower-superexec", "nginx"]
-    assert sorted(commands) == sorted([preloaded, *([program] for program in own)])
+    own = ["flower-superlink", "flower-superexec", "nginx"]
+    assert sorted(commands) == sorted([SITE, *([program] for program in own)])
 
 
 @pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
@@ -105,6 +105,8 @@ def secret_files(name: str) -> set[str]:
 def test_keys_that_containers_read_are_in_their_secrets() -> None:
     for pod, container in containers():
         volumes = {volume["name"]: volume for volume in pod["volumes"]}
+        if container["command"] == SITE:
+            continue
         keys = next(m for m in container["volumeMounts"] if "secrets" in m["mountPath"])
         secret = volumes[keys["name"]]["secret"]
         there = secret_files(secret["secretName"])
@@ -119,6 +121,18 @@ def test_keys_that_containers_read_are_in_their_secrets() -> None:
 def test_the_secrets_of_the_page_are_what_init_makes() -> None:
     assert secret_files("superlink-keys") == HANDED_OUT["superlink"]
     assert secret_files("hospital-a-keys") == HANDED_OUT["site"]
+
+
+def test_a_site_runs_the_relay_on_its_whole_folder() -> None:
+    """Each file of the folder is one of the secret's, and what is written stays."""
+    (container,) = [c for _, c in containers() if c["command"] == SITE]
+    assert container["args"] == ["/node"]
+    mounts = {m["mountPath"]: m for m in container["volumeMounts"]}
+    files = {path for path in mounts if path.startswith("/node/")}
+    assert {Path(path).name for path in files} == secret_files("hospital-a-keys")
+    assert all(mounts[path]["subPath"] == Path(path).name for path in files)
+    assert all(mounts[path]["readOnly"] for path in files)
+    assert mounts["/node"]["name"] == "node"
 
 
 def test_pods_keep_to_the_restricted_standard() -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fedsuite.core.errors import RunError
-from fedsuite.deploy.relay.audit import audit
+from fedsuite.core.errors import ConfigError, RunError
+from fedsuite.deploy.relay.audit import audit, held
 from fedsuite.deploy.relay.ledger import (
     REFUSED,
     REPLY,
@@ -127,11 +127,11 @@ def test_an_audit_says_what_left_to_whom(path: Path, tmp_path: Path) -> None:
     assert result.facts["megabytes of arrays"] == "1.500"
     assert result.facts["refused"] == "1"
     reply, refused = result.lines
-    assert reply[5:] == ["arrays (1 arrays)", "1.500", "loss = 0.5, num-examples = 9"]
-    assert refused[5:] == ["nothing: refused", "0", "leave.records: leak"]
+    assert reply[1:4] == ["arrays (1 array)", "1.500", "loss = 0.5, num-examples = 9"]
+    assert refused[1:4] == ["nothing: refused", "0", "leave.records: leak"]
     result.write_page(tmp_path / "page.html")
     assert "What left hospital-a" in (tmp_path / "page.html").read_text()
-    assert result.csv().startswith("time (UTC),run,app")
+    assert result.csv().startswith("time (UTC),what left,MB")
 
 
 def test_an_audit_may_be_of_a_day_or_a_run(path: Path) -> None:
@@ -158,3 +158,27 @@ def test_an_audit_adds_up_what_noise_spends(path: Path) -> None:
     assert spent.startswith("2.9"), spent
     mixed = audit("a", read_chain(path)).facts["epsilon of the arrays"]
     assert mixed.startswith("not told")
+
+
+def test_a_head_that_was_handed_over_is_there_or_the_ledger_is_another(path: Path) -> None:
+    handed = read_chain(path).head
+    with Ledger(path) as ledger:
+        ledger.write(SENT, run="1", reply="later")
+    chain = read_chain(path)
+    assert held(chain, f" {handed.upper()}\n").endswith("those of then; 1 came later")
+    assert held(chain, handed[:16]).startswith(f"line {len(chain.lines) - 1} of 20")
+    assert held(chain, chain.head).endswith("0 came later")
+    with pytest.raises(ConfigError, match="16 of its digits"):
+        held(chain, handed[:15])
+    # Whole, but written anew.
+    other = path.with_name("other.jsonl")
+    with Ledger(other) as ledger:
+        for line in chain.lines[:-1]:
+            ledger.write(str(line["event"]), run="1")
+    with pytest.raises(RunError, match="no line has the hash"):
+        held(read_chain(other), handed)
+    # Behind a break a line's own hash proves nothing.
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[1:]))
+    with pytest.raises(RunError, match="broken before it"):
+        held(read_chain(path), handed)

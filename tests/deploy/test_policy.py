@@ -53,7 +53,7 @@ def test_the_default_file_has_the_defaults_and_a_comment_for_each_key(
         ("[limits]\nhours = '9 to 5'", "expected hours as 0-24"),
         ("[limits]\nhours = '5-5'", "expected hours as 0-24"),
         ("[shelter]\nread = 'data'", "data is no absolute path"),
-        ("[shelter]\nshelter = 'docker'", "one of bwrap, none"),
+        ("[shelter]\nshelter = 'docker'", "one of bwrap, landlock, none"),
         ("[leave", "not valid TOML"),
     ],
 )

@@ -14,8 +14,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.deploy.folders import NODES, NodeFolder, init_federation
 from fedsuite.deploy.programs import supernode_helper_command
+from fedsuite.deploy.relay import launcher, shelter
 from fedsuite.deploy.relay import relay as relays
-from fedsuite.deploy.relay import shelter
 from fedsuite.deploy.relay.judge import FAILED
 from fedsuite.deploy.relay.ledger import Ledger, read_chain
 from fedsuite.deploy.relay.policy import Apps, Leave, Limits, Policy, Shelter, default_text
@@ -106,20 +106,21 @@ class FakeCalls:
 class FakeStarted:
     def __init__(self, *_: object) -> None:
         self.ended = False
+        self.line, self.app = socket.socketpair()
 
-    def listener(self) -> socket.socket:
-        return socket.create_server(("127.0.0.1", 0))
+    def wait(self) -> None:
+        pass
 
     def begin(self) -> None:
         pass
 
     def end(self) -> None:
         self.ended = True
+        self.line.close()
+        self.app.close()
 
-    class process:
-        @staticmethod
-        def poll() -> int | None:
-            return None
+    def is_alive(self) -> bool:
+        return True
 
 
 def run(
@@ -260,14 +261,10 @@ def test_an_app_that_keeps_calling_what_it_may_not_is_ended(
     """Each such call is a line on the disk, which would fill it."""
 
     class Calling(FakeStarted):
-        def listener(self) -> socket.socket:
-            self.server = super().listener()
-            return self.server
-
         def begin(self) -> None:
-            place = self.server.getsockname()
             for _ in range(calls):
-                line = http.client.HTTPConnection(*place, timeout=10)
+                line = http.client.HTTPConnection("relay", timeout=10)
+                line.sock = launcher.call_over(self.app, 10)
                 line.request("POST", "/v1/runtime/create-task", b"x")
                 assert line.getresponse().status == 403
                 line.close()
@@ -348,9 +345,11 @@ def test_what_apps_could_not_read_is_said_before_the_start(
 def test_a_shelter_that_is_not_installed_is_named(
     node: NodeFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shelter.shutil, "which", lambda _: None)
-    with pytest.raises(ConfigError, match="apt install bubblewrap"):
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    monkeypatch.setattr(shelter, "_TRIAL", "pass")
+    with pytest.raises(ConfigError, match="apt install bubblewrap") as error:
         shelter.check_shelter(Policy(), node, {})
+    assert "shelter = 'landlock' works here: write it; or" in str(error.value)
     shelter.check_shelter(sheltered(shelter="none"), node, {})
 
 
@@ -362,3 +361,41 @@ def test_an_apps_environment_holds_nothing_of_the_sites() -> None:
     assert "AWS_SECRET" not in seen
     assert seen["FEDSUITE_DATA"] == "/d"
     assert seen["HOME"] == "/tmp"
+
+
+def test_landlock_that_does_not_work_is_told_with_its_last_line(
+    node: NodeFolder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    broken = tmp_path / "landlock.py"
+    broken.write_text("import sys; sys.exit('this kernel has no Landlock')")
+    monkeypatch.setattr(shelter, "_LANDLOCK", str(broken))
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    with pytest.raises(ConfigError) as error:
+        shelter.check_shelter(sheltered(shelter="landlock"), node, {})
+    assert "landlock does not work here (this kernel has no Landlock)" in str(error.value)
+    assert "Linux 5.13" in str(error.value)
+    assert "works here: write it" not in str(error.value)
+
+
+def test_a_shelter_that_shows_the_nodes_key_is_none(
+    node: NodeFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shelter, "_shut_in", lambda *_: [])
+    monkeypatch.setattr(shelter, "_TRIAL", shelter._TRIAL.replace(", flwr", ""))
+    told = shelter.tried(sheltered(shelter="landlock"), node, {})
+    assert told == "does not work here (apps read the node's key)"
+
+
+def test_landlock_refuses_to_show_what_holds_the_nodes_folder(node: NodeFolder) -> None:
+    policy = sheltered(shelter="landlock", read=str(node.path.parent))
+    with pytest.raises(ConfigError, match="holds the node's folder"):
+        shelter.check_shelter(policy, node, {})
+
+
+def test_apps_under_landlock_share_no_folder(node: NodeFolder) -> None:
+    """Each is forked into one of its own, and its parent's is not among what it writes."""
+    command = shelter.app_command(sheltered(shelter="landlock", write="/w"), node, {})
+    read, write, _ = command[command.index("forks") + 3 :][:3]
+    assert write == "/w"
+    assert "{home}" not in " ".join(command)
+    assert str(node.path) not in read.split(",")

@@ -55,6 +55,13 @@ def test_units_hold_known_directives(unit: Path) -> None:
     assert variables <= given, "a variable without a default would be empty"
 
 
+def test_a_sites_unit_leaves_apps_a_shelter() -> None:
+    (unit,) = [unit for unit in UNITS if "supernode" in unit.name]
+    filters = [v for k, v in directives(unit)["Service"] if k == "SystemCallFilter"]
+    assert "landlock_restrict_self" in filters[-1]
+    assert 'shelter = "landlock"' in unit.read_text()
+
+
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
 def test_systemd_takes_the_units(unit: Path, tmp_path: Path) -> None:
     tool = shutil.which("systemd-analyze")

@@ -54,7 +54,7 @@ BUILT_ANEW = ("declared_dtype", "metadata", "change_config", "leave_process")
 
 LOOKS = (
     *("see_config", "other_processes", "node_key", "other_ports", "abstract_socket"),
-    *("leave_file", "environment"),
+    *("leave_file", "environment", "named_socket", "other_signals"),
 )
 """Ways that look at what the app can reach."""
 
@@ -100,8 +100,11 @@ def arrived(
 
 
 def test_nothing_leaves_but_what_the_policy_allows(world: World, tmp_path: Path) -> None:
-    ways = ("honest", "few_rows", "metric_digits", "error_text", "second_reply")
-    ways += (*BUILT_ANEW, *REFUSED)
+    ways = (
+        *("honest", "few_rows", "metric_digits", "error_text", "second_reply"),
+        *BUILT_ANEW,
+        *REFUSED,
+    )
     left = tmp_path / "left"
     left.mkdir()
     rows, federation = arrived(
@@ -141,13 +144,17 @@ def test_nothing_leaves_but_what_the_policy_allows(world: World, tmp_path: Path)
     assert "The chain of hashes is whole" in page.read_text()
 
 
-def test_an_app_reaches_nothing_else(world: World, tmp_path: Path) -> None:
+@pytest.mark.parametrize("shelter", ["bwrap", "landlock"])
+def test_an_app_reaches_nothing_else(world: World, tmp_path: Path, shelter: str) -> None:
     left = tmp_path / "left"
     left.mkdir()
     with (
         socket.socket(socket.AF_UNIX) as outside,
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as named,
     ):
+        named.bind(str(tmp_path / "n"))
+        named.settimeout(0.5)
         abstract = f"fedsuite-way-out-{os.getpid()}"
         outside.bind(f"\0{abstract}")
         outside.listen()
@@ -157,6 +164,8 @@ def test_an_app_reaches_nothing_else(world: World, tmp_path: Path) -> None:
             "left": str(left),
             "folder": str(tmp_path / "federation" / "nodes" / "node-0"),
             "abstract": abstract,
+            "named": str(tmp_path / "n"),
+            "process": os.getpid(),
             "datagrams": datagrams.getsockname()[1],
             "control": 8000,
             "runtime": 9094,
@@ -164,8 +173,9 @@ def test_an_app_reaches_nothing_else(world: World, tmp_path: Path) -> None:
         rows, _ = arrived(
             world,
             tmp_path,
-            ("change_config", *LOOKS, "name_lookup"),
+            ("change_config", *LOOKS, "leave_process", "name_lookup"),
             policy(
+                shelter=f'"{shelter}"',
                 records='"arrays, metrics, seen"',
                 strings='"seen.seen"',
                 longest_string="400",
@@ -174,6 +184,8 @@ def test_an_app_reaches_nothing_else(world: World, tmp_path: Path) -> None:
         )
         with pytest.raises(TimeoutError):
             datagrams.recv(10)
+        with pytest.raises(TimeoutError):
+            named.recv(10)
     for name in LOOKS:
         expected = "'unchanged'" if name == "see_config" else "'none'"
         assert rows[name]["records"]["seen"] == {"seen": expected}, name

@@ -7,10 +7,11 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from fedsuite.core.errors import ConfigError, one_line
+from fedsuite.core.errors import ConfigError, RunError, one_line
 from fedsuite.core.files import atomic_write, make_folder
 from fedsuite.deploy.relay.ledger import (
     ERROR,
+    HASH,
     REFUSED,
     REPLY,
     REQUEST,
@@ -23,7 +24,8 @@ from fedsuite.deploy.relay.ledger import (
 from fedsuite.results import report
 from fedsuite.results.tables import csv_table
 
-HEADINGS = ("time (UTC)", "run", "app", "asked", "round", "what left", "MB", "numbers")
+HEADINGS = ("time (UTC)", "what left", "MB", "numbers", "asked", "round", "app", "run")
+MEGABYTES = HEADINGS.index("MB")
 
 _WORDS = {
     ERROR: "an error, in fixed words",
@@ -70,6 +72,7 @@ class Audit:
         text = environment.get_template("audit.html").render(
             audit=self,
             headings=HEADINGS,
+            megabytes_column=MEGABYTES + 1,
             style=(folder / "page.css").read_text("utf-8"),
         )
         make_folder(path.parent)
@@ -118,6 +121,39 @@ def audit(node: str, chain: Chain, since: str = "", run: str = "") -> Audit:
     return Audit(node, _verdict(chain), facts, [_row(line) for line in chosen])
 
 
+def held(chain: Chain, head: str) -> str:
+    """Return what a head proves that was handed over earlier.
+
+    Parameters
+    ----------
+    chain
+        The ledger as it is now.
+    head
+        The hash of its last line then, or its first 16 digits or more.
+
+    Raises
+    ------
+    RunError
+        If no line has it, or the chain is broken before it.
+    """
+    wanted = head.strip().lower()
+    if len(wanted) < _FEWEST_DIGITS:
+        raise ConfigError(f"head {head!r}: give {_FEWEST_DIGITS} of its digits or more")
+    for number, line in enumerate(chain.lines, start=1):
+        if number == chain.broken:
+            break
+        if _text(line, HASH).startswith(wanted):
+            later = len(chain.lines) - number
+            return (
+                f"line {number} of {_text(line, 'time')} has this hash: the lines up to it "
+                f"are those of then; {later} came later"
+            )
+    raise RunError(
+        f"no line has the hash {wanted[:16]}, or the chain is broken before it: this is "
+        "not the ledger whose head that was"
+    )
+
+
 def _verdict(chain: Chain) -> str:
     if chain.broken:
         return (
@@ -136,7 +172,9 @@ def _row(line: Mapping[str, Any]) -> list[str]:
     what, numbers = _WORDS.get(event, ""), ""
     if event == REPLY and isinstance(records, dict):
         arrays = [
-            f"{name} ({len(r)} arrays)" for name, r in records.items() if _is_arrays(r)
+            f"{name} ({len(r)} array{'s' * (len(r) != 1)})"
+            for name, r in records.items()
+            if _is_arrays(r)
         ]
         what = ", ".join(arrays) or "no arrays"
         values = [r for r in records.values() if isinstance(r, dict) and not _is_arrays(r)]
@@ -152,8 +190,9 @@ def _row(line: Mapping[str, Any]) -> list[str]:
     name = f"{_text(line, 'app-name')} {_text(line, 'app-version')} "
     size = line.get("bytes")
     megabytes = f"{size / 1e6:.3f}" if isinstance(size, int) else "0"
-    cells = [_text(line, "time"), _text(line, "run"), f"{name}{_text(line, 'app')[:12]}"]
-    cells += [_text(line, "type"), _text(line, "round"), what, megabytes, numbers]
+    time = _text(line, "time").replace("T", " ").removesuffix("Z")
+    cells = [time, what, megabytes, numbers, _text(line, "type"), _text(line, "round")]
+    cells += [f"{name}{_text(line, 'app')[:12]}", _text(line, "run")]
     return [one_line(cell, 500) for cell in cells]
 
 
@@ -189,6 +228,7 @@ def _epsilon(replies: Sequence[Mapping[str, Any]]) -> str:
 
 
 _DELTA = 1e-5
+_FEWEST_DIGITS = 16
 
 
 def _text(line: Mapping[str, Any], name: str) -> str:

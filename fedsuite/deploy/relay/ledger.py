@@ -28,7 +28,8 @@ REQUEST, TORN, STARTED = "request", "torn", "started"
 here, an error's fixed words, a call that no app may make, a line that was cut off, and the
 relay's start."""
 
-_BEFORE, _HASH = "before", "hash"
+_BEFORE, HASH = "before", "hash"
+"""Keys of a line: the hash of the one before, and its own."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Chain:
 
 def hash_of(line: Mapping[str, Any]) -> str:
     """Return the hash of a line's content, its own hash left out, in hexadecimal digits."""
-    content = {name: value for name, value in line.items() if name != _HASH}
+    content = {name: value for name, value in line.items() if name != HASH}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -78,13 +79,13 @@ def read_chain(path: Path) -> Chain:
     for number, text in enumerate(whole.split(b"\n") if newline else (), start=1):
         try:
             line = json.loads(text)
-            fits = line[_BEFORE] == head and line[_HASH] == hash_of(line)
+            fits = line[_BEFORE] == head and line[HASH] == hash_of(line)
         except (ValueError, KeyError, TypeError, RecursionError):
             line, fits = {}, False
         if not fits and not broken:
             broken = number
         lines.append(line if isinstance(line, dict) else {})
-        head = str(lines[-1].get(_HASH, head))
+        head = str(lines[-1].get(HASH, head))
     return Chain(tuple(lines), head, broken, len(torn))
 
 
@@ -145,7 +146,7 @@ class Ledger:
 
     def _write(self, event: str, content: Mapping[str, object]) -> None:
         line = {"time": now(), "event": event, **content, _BEFORE: self.head}
-        line[_HASH] = hash_of(line)
+        line[HASH] = hash_of(line)
         text = json.dumps(line, sort_keys=True, separators=(",", ":"))
         try:
             self._file.write(text.encode() + b"\n")
@@ -153,7 +154,7 @@ class Ledger:
             os.fsync(self._file.fileno())
         except OSError as error:
             raise write_error(self.path, error) from error
-        self.head = str(line[_HASH])
+        self.head = str(line[HASH])
         self._count(line)
 
     def day_bytes(self) -> int:

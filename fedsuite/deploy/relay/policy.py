@@ -132,10 +132,11 @@ class Change(Settings):
 class Shelter(Settings):
     """Where apps run."""
 
-    shelter: Literal["bwrap", "none"] = key(
+    shelter: Literal["bwrap", "landlock", "none"] = key(
         default="bwrap",
         help="bwrap: apps reach no network, no other process and no file but those below; "
-        "none: apps reach all that this user may",
+        "landlock: the same where a container or systemd forbids namespaces, and apps "
+        "start no process of their own; none: apps reach all that this user may",
     )
     read: str = key(default="", help="files and folders that apps may read, as the data")
     write: str = key(

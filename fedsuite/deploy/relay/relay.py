@@ -9,14 +9,15 @@ of an app is passed on.
 
 import logging
 import os
+import shutil
 import signal
-import sys
-import tempfile
+import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,12 @@ from fedsuite.deploy.relay import ledger as ledgers
 from fedsuite.deploy.relay.judge import FAILED, Denied, Used, judged
 from fedsuite.deploy.relay.ledger import LEDGER, Ledger
 from fedsuite.deploy.relay.policy import Policy, allowed_hours, matches
-from fedsuite.deploy.relay.shelter import Started, app_command, app_environment
+from fedsuite.deploy.relay.shelter import (
+    Forks,
+    Started,
+    app_command,
+    app_environment,
+)
 from fedsuite.workarounds.node_tasks import AppCalls, NodeTask, Tasks, UnreadableError
 
 REFUSED = "refused by the site's policy"
@@ -39,6 +45,9 @@ REFUSED = "refused by the site's policy"
 
 _CODE_FAILED, _CODE_REFUSED = 2, 6
 """Flower's codes of an app that raised, and of an unmet precondition."""
+
+APPS = "apps"
+"""Folder of a node in which each app has a folder of its own for as long as it runs."""
 
 MOST_REFUSED = 20
 """Calls that no app may make, of one message, that end it: each is a line on the disk."""
@@ -76,12 +85,21 @@ class Relay:
         self.policy = policy
         self.ledger = ledger
         self._tasks = tasks
-        self._folder = Path(tempfile.mkdtemp(prefix="fedsuite-relay-"))
-        self._command = app_command(policy, node, environment)
-        self._environment = app_environment(policy, environment)
+        self._folder = node.path / APPS
+        # What a killed relay's apps have left.
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.mkdir(mode=0o700)
+        command = app_command(policy, node, environment)
+        seen = app_environment(policy, environment)
+        self._forks: Forks | None = None
+        self._start: Callable[[], Started] = partial(Started, command, seen, self._folder)
+        if policy.shelter.shelter == "landlock":
+            self._forks = Forks(command, seen, self._folder)
+            self._start = self._forks.start
         self._hours = allowed_hours(policy.limits.hours)
         self._random = np.random.default_rng()
         self._spare = self._start()
+        self._at_work: list[Started] = []
         ledger.write(ledgers.STARTED, policy=policy.digest, server=node.superlink)
 
     def serve(self) -> None:
@@ -100,10 +118,12 @@ class Relay:
                 print_line(f"relay: a message failed: {one_line(repr(error))}")
 
     def close(self) -> None:
-        """End the process that waits for the next message."""
-        self._spare.end()
-        with suppress(OSError):
-            self._folder.rmdir()
+        """End the processes of apps, and delete their folders."""
+        for app in (self._spare, *self._at_work):
+            app.end()
+        if self._forks is not None:
+            self._forks.end()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def answer(self, task: NodeTask) -> None:
         """Answer one message, and tell the SuperNode that its task has ended."""
@@ -194,32 +214,31 @@ class Relay:
     def _lend(self, calls: AppCalls, line: Mapping[str, Any]) -> None:
         """Let an app work on the message, and answer its calls, until its process ends."""
         app = self._spare
+        self._at_work = [app]
         try:
             try:
-                listener = app.listener()
+                app.wait()
             except OSError as error:
                 raise Denied("shelter.shelter", one_line(error)) from None
-            with self._answering(listener, calls, line):
+            with self._answering(app.line, calls, line):
                 app.begin()
                 ends = time.monotonic() + self.policy.limits.seconds
                 # Its last call is the task's output; the process needs seconds to end.
-                while app.process.poll() is None and calls.output is None:
+                while app.is_alive() and calls.output is None:
                     if time.monotonic() > ends:
                         raise Denied("limits.seconds", "the app took too long")
                     if calls.num_refused >= MOST_REFUSED:
                         raise Denied("calls", "the app makes calls that no app may make")
                     time.sleep(_LOOK_EVERY_S / 10)
         finally:
+            self._at_work = []
             app.end()
             # It loads what apps need while the reply is judged, and while nothing happens.
             self._spare = self._start()
 
-    def _start(self) -> Started:
-        return Started(self._command, self._environment, self._folder)
-
     @contextmanager
     def _answering(
-        self, listener: Any, calls: AppCalls, line: Mapping[str, Any]
+        self, app: socket.socket, calls: AppCalls, line: Mapping[str, Any]
     ) -> Iterator[None]:
         left, lock, ledger = self._most_bytes(), threading.Lock(), self.ledger
 
@@ -261,10 +280,7 @@ class Relay:
             def log_message(self, *_: object) -> None:
                 pass
 
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler, bind_and_activate=False)
-        server.socket.close()
-        server.socket = listener
-        server.daemon_threads = True
+        server = _Calls(app, Handler)
         thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
         thread.start()
         try:
@@ -283,6 +299,34 @@ class Relay:
         return datetime.now(UTC).hour in self._hours
 
 
+class _Calls(ThreadingHTTPServer):
+    """Serves the connections that come in over an app's line, each as a descriptor."""
+
+    daemon_threads = True
+
+    def __init__(self, line: socket.socket, handler: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__(("", 0), handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = line
+
+    def handle_error(self, *_: object) -> None:
+        """Say nothing of an app that was ended in the middle of a call."""
+
+    def get_request(self) -> tuple[socket.socket, str]:
+        _, descriptors, _, _ = socket.recv_fds(self.socket, 1, 1)
+        for other in descriptors[1:]:
+            os.close(other)
+        if not descriptors:
+            # The app has ended, or sends something else.
+            time.sleep(_LOOK_EVERY_S / 10)
+            raise OSError
+        try:
+            return socket.socket(fileno=descriptors[0]), ""
+        except OSError:
+            os.close(descriptors[0])
+            raise
+
+
 def _number(value: float) -> float | str:
     return value if np.isfinite(value) else str(value)
 
@@ -290,7 +334,6 @@ def _number(value: float) -> float | str:
 def serve(folder: str, port: str) -> None:
     """Serve a node's SuperNode until a signal comes."""
     logging.getLogger("flwr").setLevel(logging.WARNING)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     node = NodeFolder.load(Path(folder))
     policy = Policy.load(node.path / POLICY)
     with Ledger(node.path / LEDGER) as ledger:
@@ -298,6 +341,15 @@ def serve(folder: str, port: str) -> None:
         relay = Relay(node, policy, ledger, tasks, os.environ)
         shelter = policy.shelter.shelter
         print_line(f"relay of {node.name}: policy {policy.digest[:12]}, shelter {shelter}")
+
+        def stop(*_: object) -> None:
+            # At once: the SuperNode may be gone, and a torn line of the ledger is found.
+            relay.close()
+            os._exit(0)
+
+        signal.signal(signal.SIGTERM, stop)
+        # Flower raises it once a SuperNode has given a task up.
+        signal.signal(signal.SIGINT, stop)
         try:
             relay.serve()
         finally:

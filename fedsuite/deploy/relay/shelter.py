@@ -1,20 +1,25 @@
 """The shelter in which apps run: no network, no other process, and few files."""
 
 import os
+import select
 import shutil
+import signal
 import socket
+import struct
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import fedsuite
-from fedsuite.core.errors import ConfigError
+from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.core.keys import Value
-from fedsuite.deploy.folders import NodeFolder
+from fedsuite.deploy.folders import NODE_KEY, NodeFolder
 from fedsuite.deploy.preloaded.superexec import PRELOADED
-from fedsuite.deploy.relay import launcher
+from fedsuite.deploy.relay import landlock, launcher
 from fedsuite.deploy.relay.policy import Policy, words
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
@@ -22,6 +27,14 @@ _SETTINGS = (
     *("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives"),
     *("/etc/localtime", "/sys/devices/system/cpu"),
 )
+_OWN = ("/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat")
+"""What a program reads of itself and of the machine, where there is one /proc for all."""
+
+_PLAIN_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+
+_LAUNCHER = str(Path(launcher.__file__).resolve())
+_LANDLOCK = str(Path(landlock.__file__).resolve())
+
 _HOME = "/tmp"
 """A folder in memory, the shelter's own."""
 
@@ -32,13 +45,29 @@ _TRIAL_S = 60.0
 _READY_S = 300.0
 """Seconds in which a process loads what apps need; a busy machine takes a minute."""
 
-HOW_TO = (
-    "install it, as root: apt install bubblewrap; where the system forbids user "
+_TRIAL = """
+import sys, tempfile, flwr
+tempfile.gettempdir()
+try:
+    open(sys.argv[1]).close()
+except OSError:
+    sys.exit()
+sys.exit("apps read the node's key")
+"""
+"""What runs in a shelter to try it."""
+
+_OPEN = "or write shelter = 'none' in the policy, and apps reach all that this user may"
+
+HOW_TO = {
+    "bwrap": "install it, as root: apt install bubblewrap; where the system forbids user "
     "namespaces (Ubuntu 23.10 and later), give bwrap an AppArmor profile that allows "
-    "userns; or write shelter = 'none' in the policy, and apps reach all that this user "
-    "may"
-)
+    f"userns; {_OPEN}",
+    "landlock": "it needs Linux 5.13 or later, with landlock among the words of "
+    f"/sys/kernel/security/lsm (boot option lsm=); {_OPEN}",
+}
 """What an operator does about a shelter that does not work."""
+
+SHELTERS = tuple(HOW_TO)
 
 
 class Started:
@@ -47,46 +76,115 @@ class Started:
     Parameters
     ----------
     command
-        Its command line, with the place of the descriptor as ``{line}``.
+        Its command line, with the descriptor as ``{line}`` and its folder as ``{home}``.
     environment
-        All that it sees of the environment.
+        All that it sees of the environment, with ``{home}`` too.
     folder
-        Working folder, outside a shelter.
+        Where its folder is made, which goes with it.
+
+    Attributes
+    ----------
+    line
+        Where the app's calls come in, each as a descriptor.
     """
 
     def __init__(
         self, command: list[str], environment: Mapping[str, str], folder: Path
     ) -> None:
-        self._line, theirs = socket.socketpair()
+        self._home = tempfile.mkdtemp(dir=folder)
+        self.line, theirs = socket.socketpair()
         with theirs:
+            places = {"{line}": str(theirs.fileno()), "{home}": self._home}
             self.process = subprocess.Popen(
-                [word.replace("{line}", str(theirs.fileno())) for word in command],
-                env=dict(environment),
-                cwd=folder,
+                [_filled(word, places) for word in command],
+                env={name: _filled(word, places) for name, word in environment.items()},
+                cwd=self._home,
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
 
-    def listener(self) -> socket.socket:
-        """Return the socket on which the app's calls arrive; OSError if there is none."""
-        self._line.settimeout(_READY_S)
-        _, descriptors, _, _ = socket.recv_fds(self._line, 1, 1)
-        if not descriptors:
+    def wait(self) -> None:
+        """Return when the process is ready; OSError if it has ended."""
+        self.line.settimeout(_READY_S)
+        if not self.line.recv(1):
             raise OSError("the app's process ended before it began")
-        return socket.socket(fileno=descriptors[0])
+        self.line.settimeout(None)
 
     def begin(self) -> None:
         """Let the process take the message."""
-        self._line.sendall(b"m")
+        self.line.sendall(b"m")
+
+    def is_alive(self) -> bool:
+        """Return whether the process has not ended."""
+        return self.process.poll() is None
 
     def end(self) -> None:
         """Kill the process, and all that it has started."""
-        self._line.close()
+        self.line.close()
         # Without a shelter its children outlive it.
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, 9)
         self.process.wait()
+        shutil.rmtree(self._home, ignore_errors=True)
+
+
+class Forked(Started):
+    """A copy of a process of :class:`Forks`, ready for a message."""
+
+    def __init__(self, wishes: socket.socket, folder: Path) -> None:
+        self._home = tempfile.mkdtemp(dir=folder)
+        self.line, theirs = socket.socketpair()
+        with theirs:
+            socket.send_fds(wishes, [self._home.encode()], [theirs.fileno()])
+        number = wishes.recv(4)
+        if not number:
+            raise RunError("the process that forks apps has ended")
+        # It waits for a letter, so its number is still its own.
+        self._process = os.pidfd_open(struct.unpack("i", number)[0])
+
+    def is_alive(self) -> bool:  # noqa: D102
+        return not select.select([self._process], [], [], 0)[0]
+
+    def end(self) -> None:  # noqa: D102
+        self.line.close()
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._process, 9)
+        select.select([self._process], [], [])
+        os.close(self._process)
+        shutil.rmtree(self._home, ignore_errors=True)
+
+
+class Forks:
+    """A process that has loaded what apps need, and forks one for each message.
+
+    Parameters
+    ----------
+    command, environment
+        As for :class:`Started`.
+    folder
+        Where apps' folders are made.
+    """
+
+    def __init__(
+        self, command: list[str], environment: Mapping[str, str], folder: Path
+    ) -> None:
+        self._folder = folder
+        self._parent = Started(command, environment, folder)
+
+    def start(self) -> Forked:
+        """Return a process that is ready for a message."""
+        return Forked(self._parent.line, self._folder)
+
+    def end(self) -> None:
+        """Kill the process; its copies end with it."""
+        self._parent.end()
+
+
+def _filled(word: str, places: Mapping[str, str]) -> str:
+    for name, value in places.items():
+        word = word.replace(name, value)
+    return word
 
 
 def app_command(
@@ -104,17 +202,23 @@ def app_command(
         The node's. Apps may write its folder of private models, ``FEDSUITE_STATE``, and
         read the code of its ``PYTHONPATH``.
     """
-    script = str(Path(launcher.__file__).resolve())
-    python = [
-        sys.executable,
-        "-P",
-        script,
-        "{line}",
-        str(policy.limits.megabytes),
-        *PRELOADED,
-    ]
+    words = ["{line}", str(policy.limits.megabytes)]
+    shut_in = _shut_in(policy, node, environment)
+    if policy.shelter.shelter == "landlock":
+        # It shuts its copies in, each with a folder of its own.
+        words = ["forks", *words, *_allowed(policy, node, environment)]
+        shut_in = []
+    return [*shut_in, sys.executable, "-P", _LAUNCHER, *words, *PRELOADED]
+
+
+def _shut_in(policy: Policy, node: NodeFolder, environment: Mapping[str, str]) -> list[str]:
+    """Return what stands before a command so that it runs in the shelter."""
+    if policy.shelter.shelter == "landlock":
+        read, write, devices = _allowed(policy, node, environment)
+        lists = (read, f"{write},{{home}}", devices)
+        return [sys.executable, "-I", "-S", _LANDLOCK, *lists]
     if policy.shelter.shelter == "none":
-        return python
+        return []
     command = ["bwrap", "--unshare-all", "--new-session", "--die-with-parent"]
     command += ["--tmpfs", _HOME, "--proc", "/proc", "--dev", "/dev"]
     for place in (*_SYSTEM, *_SETTINGS):
@@ -123,21 +227,41 @@ def app_command(
             command += ["--symlink", os.readlink(place), place]
         elif path.exists():
             command += ["--ro-bind", place, place]
-    readable = [sys.prefix, sys.base_prefix, *_code(environment), script]
-    for place in dict.fromkeys([*readable, *words(policy.shelter.read)]):
+    readable, writable = _places(policy, node, environment)
+    for place in readable:
         command += ["--ro-bind", place, place]
         if node.path.is_relative_to(Path(place).resolve()):
             # Keys and ledger lie in what apps may read.
             command += ["--tmpfs", str(node.path)]
-    if schema := node.config.get("schema"):
-        command += ["--ro-bind", str(schema), str(schema)]
-    for place in _state(environment):
-        Path(place).mkdir(mode=0o700, parents=True, exist_ok=True)
-    for place in dict.fromkeys([*_state(environment), *words(policy.shelter.write)]):
+    for place in writable:
         command += ["--bind", place, place]
     for place in words(policy.shelter.devices):
         command += ["--dev-bind", place, place]
-    return [*command, "--chdir", _HOME, *python]
+    return [*command, "--chdir", _HOME]
+
+
+def _places(
+    policy: Policy, node: NodeFolder, environment: Mapping[str, str]
+) -> tuple[list[str], list[str]]:
+    """Return what apps read beside the system, and what they write."""
+    read = [sys.prefix, sys.base_prefix, *_code(environment), _LAUNCHER]
+    read += words(policy.shelter.read)
+    if schema := node.config.get("schema"):
+        read.append(str(schema))
+    for place in _state(environment):
+        Path(place).mkdir(mode=0o700, parents=True, exist_ok=True)
+    write = [*_state(environment), *words(policy.shelter.write)]
+    return list(dict.fromkeys(read)), list(dict.fromkeys(write))
+
+
+def _allowed(
+    policy: Policy, node: NodeFolder, environment: Mapping[str, str]
+) -> tuple[str, str, str]:
+    """Return what Landlock lets apps read, write, and use as devices, with commas."""
+    read, write = _places(policy, node, environment)
+    devices = [*_PLAIN_DEVICES, *words(policy.shelter.devices)]
+    read = [*_SYSTEM, *_SETTINGS, *_OWN, *read]
+    return ",".join(read), ",".join(write), ",".join(devices)
 
 
 def app_environment(policy: Policy, environment: Mapping[str, str]) -> dict[str, str]:
@@ -155,7 +279,7 @@ def app_environment(policy: Policy, environment: Mapping[str, str]) -> dict[str,
         for name, value in environment.items()
         if name.startswith("FEDSUITE_") or name in ("PYTHONPATH", "CUDA_VISIBLE_DEVICES")
     }
-    home = _HOME if policy.shelter.shelter == "bwrap" else environment.get("TMPDIR", _HOME)
+    home = _HOME if policy.shelter.shelter == "bwrap" else "{home}"
     return {
         **kept,
         "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
@@ -171,12 +295,13 @@ def app_environment(policy: Policy, environment: Mapping[str, str]) -> dict[str,
 
 def check_shelter(policy: Policy, node: NodeFolder, environment: Mapping[str, str]) -> None:
     """Try the policy's shelter; :class:`ConfigError` says what to do where it fails."""
-    if policy.shelter.shelter == "none":
+    chosen = policy.shelter.shelter
+    if chosen == "none":
         return
     if sys.platform != "linux":
         raise ConfigError(
-            "the shelter bwrap needs Linux: run the node in a container or machine of its "
-            "own, and write shelter = 'none' in the policy"
+            f"the shelter {chosen} needs Linux: run the node in a container or machine of "
+            "its own, and write shelter = 'none' in the policy"
         )
     named = [*words(policy.shelter.read), *words(policy.shelter.write)]
     if missing := [place for place in named if not Path(place).exists()]:
@@ -187,27 +312,60 @@ def check_shelter(policy: Policy, node: NodeFolder, environment: Mapping[str, st
             f"this node names {places}, which apps may not read: add the folder to "
             "shelter.read of the policy"
         )
-    if shutil.which("bwrap") is None:
-        raise ConfigError(f"the shelter bwrap is not installed: {HOW_TO}")
-    command = app_command(policy, node, environment)
-    # The same shelter, with a program that ends at once.
-    shut_in = command[: command.index(sys.executable)]
-    trial = [*shut_in, sys.executable, "-c", "import tempfile, flwr; tempfile.gettempdir()"]
-    try:
-        answer = subprocess.run(
-            trial,
-            env=app_environment(policy, environment),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_TRIAL_S,
-            check=False,
+    above = [
+        place
+        for place in (*words(policy.shelter.read), *words(policy.shelter.write))
+        if node.path.is_relative_to(Path(place).resolve())
+    ]
+    if above and chosen == "landlock":
+        raise ConfigError(
+            f"shelter: {', '.join(above)} holds the node's folder, whose keys landlock "
+            "cannot hide in it: name the folders that apps need"
         )
-    except subprocess.TimeoutExpired:
-        raise ConfigError(f"the shelter bwrap does not end here: {HOW_TO}") from None
-    if answer.returncode:
-        last = answer.stderr.strip().split("\n")[-1]
-        raise ConfigError(f"the shelter bwrap does not work here ({last}): {HOW_TO}")
+    if trouble := tried(policy, node, environment):
+        others = [
+            name
+            for name in SHELTERS
+            if name != chosen and not tried(_with(policy, name), node, environment)
+        ]
+        works = "".join(f"shelter = '{name}' works here: write it; or " for name in others)
+        raise ConfigError(f"the shelter {chosen} {trouble}: {works}{HOW_TO[chosen]}")
+
+
+def tried(policy: Policy, node: NodeFolder, environment: Mapping[str, str]) -> str:
+    """Return what is wrong with the policy's shelter here, from a try; "" if nothing is."""
+    if policy.shelter.shelter == "bwrap" and shutil.which("bwrap") is None:
+        return "is not installed"
+    shut_in = _shut_in(policy, node, environment)
+    with tempfile.TemporaryDirectory(dir=node.path) as home:
+        places = {"{home}": home}
+        seen = app_environment(policy, environment)
+        key = str(node.path / NODE_KEY)
+        try:
+            answer = subprocess.run(
+                [
+                    *(_filled(word, places) for word in shut_in),
+                    *(sys.executable, "-c", _TRIAL, key),
+                ],
+                env={name: _filled(word, places) for name, word in seen.items()},
+                cwd=home,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=_TRIAL_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return "does not end here"
+    if not answer.returncode:
+        return ""
+    return f"does not work here ({answer.stderr.strip().splitlines()[-1]})"
+
+
+def _with(policy: Policy, name: str) -> Policy:
+    values = {**policy.shelter.values(), "shelter": name}
+    named = {declared.argument: values[declared.name] for declared in policy.shelter.KEYS}
+    return replace(policy, shelter=type(policy.shelter)(**named))
 
 
 def _hidden(

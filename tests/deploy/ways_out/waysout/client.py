@@ -4,6 +4,7 @@ A way that finds something puts it into a record ``seen``, which a policy for lo
 out, or writes ``reached`` where the test looks.
 """
 
+import contextlib
 import glob
 import os
 import socket
@@ -240,9 +241,14 @@ def see_config(message: Message, context: Context) -> Message:
 @way
 def other_processes(message: Message, context: Context) -> Message:
     seen = []
-    for path in glob.glob("/proc/[0-9]*/cmdline"):
-        with open(path, "rb") as file:
-            words = file.read().replace(b"\0", b" ").decode()
+    # By their numbers too, where the folder cannot be listed.
+    paths = {f"/proc/{pid}/cmdline" for pid in range(1, os.getpid())}
+    for path in paths | set(glob.glob("/proc/[0-9]*/cmdline")):
+        try:
+            with open(path, "rb") as file:
+                words = file.read().replace(b"\0", b" ").decode()
+        except OSError:
+            continue
         if "flower-" in words or "fedsuite.deploy" in words:
             seen.append(words[-60:])
     return reply(message, seen or "none")
@@ -252,7 +258,21 @@ def other_processes(message: Message, context: Context) -> Message:
 def node_key(message: Message, context: Context) -> Message:
     """Look for key, secret and ledger beside the folder of what clients keep."""
     folder = str(context.node_config["folder"])
-    return reply(message, set(os.listdir(folder)) - {"state"} or "none")
+    seen = []
+    with contextlib.suppress(OSError):
+        seen += set(os.listdir(folder)) - {"state"}
+    for name in ("key", "superexec.secret", "ledger.jsonl", "policy.toml"):
+        try:
+            open(f"{folder}/{name}", "rb").close()
+            seen.append(name)
+        except OSError:
+            pass
+        try:
+            os.truncate(f"{folder}/{name}", 0)
+            seen.append(f"cut {name}")
+        except OSError:
+            pass
+    return reply(message, seen or "none")
 
 
 @way
@@ -270,22 +290,51 @@ def other_ports(message: Message, context: Context) -> Message:
 
 @way
 def abstract_socket(message: Message, context: Context) -> Message:
-    with socket.socket(socket.AF_UNIX) as line:
-        try:
+    try:
+        with socket.socket(socket.AF_UNIX) as line:
             line.connect(f"\0{context.node_config['abstract']}")
-        except OSError:
-            return reply(message, "none")
+    except OSError:
+        return reply(message, "none")
     return reply(message, "open")
+
+
+@way
+def named_socket(message: Message, context: Context) -> Message:
+    """Send to a socket that has a name, as a machine's log has, from half a pair too."""
+    place, seen = str(context.node_config["named"]), []
+    for make in (
+        lambda: socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM),
+        lambda: socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)[0],
+    ):
+        try:
+            make().sendto(b"row 7", place)
+            seen.append("sent")
+        except OSError:
+            pass
+    return reply(message, seen or "none")
+
+
+@way
+def other_signals(message: Message, context: Context) -> Message:
+    """Signal processes of this user, outside."""
+    seen = []
+    for pid in {os.getppid(), int(context.node_config["process"])} - {0, 1}:
+        try:
+            os.kill(pid, 0)
+            seen.append(pid)
+        except OSError:
+            pass
+    return reply(message, seen or "none")
 
 
 @way
 def name_lookup(message: Message, context: Context) -> Message:
     """Ask for a name: even a refused look-up would carry it out."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
-        try:
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
             line.sendto(b"row-7", ("127.0.0.1", int(context.node_config["datagrams"])))
-        except OSError as error:
-            return reply(message, error)
+    except OSError as error:
+        return reply(message, error)
     return reply(message, "sent")
 
 
@@ -306,7 +355,8 @@ def leave_file(message: Message, context: Context) -> Message:
 def leave_process(message: Message, context: Context) -> Message:
     """Leave a process behind that goes on after the message."""
     words = f"sleep 3; echo row > {context.node_config['left']}/process; sleep 60"
-    subprocess.Popen(["sh", "-c", words], start_new_session=True)
+    with contextlib.suppress(PermissionError):
+        subprocess.Popen(["sh", "-c", words], start_new_session=True)
     return reply(message)
 
 

@@ -31,18 +31,27 @@ def main(grid: Grid, context: Context) -> None:
                 "config": ConfigRecord({"way": way}),
             }
         )
+        while nodes[0] not in grid.get_node_ids():
+            time.sleep(0.5)
         message = Message(content, nodes[0], "train", group_id=str(number))
         began = time.monotonic()
-        (reply,) = grid.send_and_receive([message], timeout=120)
+        patience = float(context.run_config["patience"])
+        replies = list(grid.send_and_receive([message], timeout=patience))
         row = {"way": way, "seconds": time.monotonic() - began}
-        row |= {"type": reply.metadata.message_type, "group": reply.metadata.group_id}
-        if reply.has_error():
-            row |= {"error": reply.error.code, "reason": reply.error.reason}
-        else:
-            row["records"] = {name: said(r) for name, r in reply.content.items()}
+        for reply in replies:
+            row |= arrived_as(reply)
         arrived.append(row)
         with open(str(context.run_config["output"]), "w") as file:
             json.dump(arrived, file)
+
+
+def arrived_as(reply: Message) -> dict[str, object]:
+    metadata = reply.metadata
+    row: dict[str, object] = {"type": metadata.message_type, "group": metadata.group_id}
+    row["reply"] = metadata.message_id
+    if reply.has_error():
+        return row | {"error": reply.error.code, "reason": reply.error.reason}
+    return row | {"records": {name: said(r) for name, r in reply.content.items()}}
 
 
 def said(record: ArrayRecord | MetricRecord | ConfigRecord) -> dict[str, object]:
