@@ -206,7 +206,6 @@ class Curious(SecureSums):
         self,
         kind: str,
         client_ids: Sequence[int],
-        spec: Mapping[str, tuple[int, ...]],
         config: Mapping[str, Any] | None = None,
     ) -> dict[int, Arrays]:
         config = dict(config or {})
@@ -223,9 +222,9 @@ class Curious(SecureSums):
         if self.trick == "old session" and kind == KEYS:
             assert self.terms is not None
             self.terms = replace(self.terms, session=1)
-        replies = super()._answers(kind, client_ids, spec, config)
+        replies = super()._answers(kind, client_ids, config)
         if self.trick == "twice" and kind == UNMASK:
-            replies = super()._answers(kind, client_ids, spec, config)
+            replies = super()._answers(kind, client_ids, config)
         return replies
 
 

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from flwr.app import Error, Message
@@ -32,6 +32,7 @@ from fedsuite.deploy.relay.judge import FAILED, Denied, Used, judged
 from fedsuite.deploy.relay.ledger import LEDGER, Ledger
 from fedsuite.deploy.relay.policy import Policy, allowed_hours, matches
 from fedsuite.deploy.relay.shelter import Started, app_command, app_environment
+from fedsuite.rounds.secure_rules import masks_demanded
 from fedsuite.workarounds.node_tasks import AppCalls, NodeTask, Tasks, UnreadableError
 
 REFUSED = "refused by the site's policy"
@@ -80,6 +81,9 @@ class Relay:
         self._command = app_command(policy, node, environment)
         self._environment = app_environment(policy, environment)
         self._hours = allowed_hours(policy.limits.hours)
+        self._demand: Literal["", "masked"] = (
+            "masked" if masks_demanded(node.config, environment) else ""
+        )
         self._random = np.random.default_rng()
         self._spare = self._start()
         ledger.write(ledgers.STARTED, policy=policy.digest, server=node.superlink)
@@ -157,6 +161,7 @@ class Relay:
             self.policy,
             Used(self.ledger.day_bytes(), self.ledger.run_replies(task.run_id)),
             self._random,
+            self._demand,
         )
         reply = Message(outcome.content, reply_to=task.message)
         # The reply's hash is of all that leaves; Flower calls it by that.
@@ -169,6 +174,7 @@ class Relay:
             norm=_number(outcome.norm),
             **{"norm-left": _number(outcome.norm_left)},
             withheld=list(outcome.withheld),
+            masked=outcome.masked,
             records=outcome.records,
             **self._changes(),
         )
