@@ -31,6 +31,7 @@ RECORD = "secure-sum"
 
 CLIENTS = "secure-clients"
 PUBLIC_KEYS = "secure-public-keys"
+SIGNATURES = "secure-signatures"
 ACTIVE = "secure-active"
 GONE = "secure-gone"
 
@@ -193,7 +194,10 @@ def reply_spec(
         "body": ((terms.num_words,), str(terms.dtype)),
     }
     bytes_of: dict[str, dict[str, tuple[int, ...]]] = {
-        KEYS: {"keys": (2, secrets.PUBLIC_KEY_BYTES)},
+        KEYS: {
+            "keys": (2, secrets.PUBLIC_KEY_BYTES),
+            "signature": (1, secrets.SIGNATURE_BYTES),
+        },
         SHARES: {
             "tokens": (max(count - 1, 0), secrets.TOKEN_BYTES),
             "digests": (2 * count, 32),
@@ -207,6 +211,14 @@ def reply_spec(
     }
     spec: Spec = {name: (shape, "uint8") for name, shape in bytes_of[message_type].items()}
     return {**words, **spec} if message_type == TRAIN else spec
+
+
+def words_to_sign(terms: Terms, client_id: int, keys: Sequence[bytes]) -> bytes:
+    """Return what a node signs: that these keys are this client's, on these terms.
+
+    The session is one of the terms, so that nobody can use the signature again.
+    """
+    return repr(("fedsuite secure sum", terms, client_id, list(keys))).encode()
 
 
 # -------------------------------------------------------------------------------- the words

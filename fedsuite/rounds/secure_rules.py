@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import AUTO, Unless, Value, With
 from fedsuite.core.rules import Rule, Values
+from fedsuite.messages.records import PARTNERS
 from fedsuite.rounds.round_settings import NOISE, SECURE, TARGET, THRESHOLD
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ def masks_demanded(
 ) -> bool:
     """Return whether a node's operator lets the node train under masks alone.
 
+    Who lists with whom it adds up does so too.
+
     Raises
     ------
     ConfigError
@@ -36,7 +39,7 @@ def masks_demanded(
         raise ConfigError(
             f"node-config {SECURE} = {demand!r}: expected {MASKED!r}, or leave it out"
         )
-    return bool(demand)
+    return bool(demand or node_config.get(PARTNERS))
 
 
 def why_not_summed(method: "type[MethodDeclaration]") -> str:

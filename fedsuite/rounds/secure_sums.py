@@ -34,6 +34,7 @@ from fedsuite.messages.secure_sums import (
     PUBLIC_KEYS,
     RECORD,
     SHARES,
+    SIGNATURES,
     UNMASK,
     Part,
     Terms,
@@ -190,6 +191,7 @@ class SecureSums(Stage):
         config: dict[str, ConfigValue] = {
             CLIENTS: self._keyed,
             PUBLIC_KEYS: [public for pair in keys.values() for public in pair],
+            SIGNATURES: [bytes(replies[k]["signature"]) for k in self._keyed],
         }
         replies = self._answers(SHARES, self._keyed, config)
         self._enough(len(replies), "shares")

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from fedsuite.deploy.certificates import make_node_key
 from fedsuite.deploy.relay.judge import (
     FAILED,
     Denied,
@@ -20,8 +22,14 @@ from fedsuite.deploy.relay.judge import (
     judged,
 )
 from fedsuite.deploy.relay.policy import Change, Leave, Policy
-from fedsuite.messages.secrets_shared import PUBLIC_KEY_BYTES, TOKEN_BYTES
-from fedsuite.messages.secure_sums import KEYS, SHARES, Terms
+from fedsuite.messages.secrets_shared import (
+    PUBLIC_KEY_BYTES,
+    SIGNATURE_BYTES,
+    TOKEN_BYTES,
+    public_points,
+    signer_of,
+)
+from fedsuite.messages.secure_sums import KEYS, SHARES, Terms, words_to_sign
 from fedsuite.workarounds.packed import pack
 
 WEIGHT = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -279,7 +287,7 @@ TERMS = Terms(5, 3, 1.0, 100, num_clients=4, num_words=9, bits=16)
 def masked_question(terms: Terms = TERMS) -> RecordDict:
     clients = {"secure-clients": [0, 1, 3], "client-ids": [3]}
     asked = question(**terms.config(), **clients)
-    asked["client-3.secure-sum"] = arrays(tokens=np.zeros((3, 612), np.uint8))
+    asked["client-3.secure-sum"] = arrays(tokens=np.zeros((3, TOKEN_BYTES), np.uint8))
     return asked
 
 
@@ -314,7 +322,7 @@ def test_words_under_masks_leave_by_the_default_policy() -> None:
 
 def test_keys_shares_and_their_sum_leave_in_the_sizes_that_the_question_implies() -> None:
     for stage, named in (
-        (KEYS, {"keys": (2, PUBLIC_KEY_BYTES)}),
+        (KEYS, {"keys": (2, PUBLIC_KEY_BYTES), "signature": (1, SIGNATURE_BYTES)}),
         (SHARES, {"tokens": (2, TOKEN_BYTES), "digests": (6, 32), "seed": (1, 32)}),
     ):
         rows = {name: np.zeros(shape, np.uint8) for name, shape in named.items()}
@@ -326,6 +334,25 @@ def test_keys_shares_and_their_sum_leave_in_the_sizes_that_the_question_implies(
         }
         content = RecordDict({"client-3.secure-sum": arrays(**longer)})
         assert rule_of(content, asked=asked, message_type=stage) == "secure-sum"
+
+
+def test_the_relay_signs_keys_and_nothing_else(tmp_path: Path) -> None:
+    pair, key_file = make_node_key("site"), tmp_path / "key"
+    key_file.write_bytes(pair.private)
+    keys = np.ones((2, PUBLIC_KEY_BYTES), np.uint8)
+    # What an app puts there does not leave.
+    forged = np.ones((1, SIGNATURE_BYTES), np.uint8)
+    content = RecordDict({"client-3.secure-sum": arrays(keys=keys, signature=forged)})
+    asked, random = masked_question(), np.random.default_rng(0)
+    left = judged(content, asked, KEYS, Policy(), Used(), random, "masked", key_file)
+    signature = bytes(left.content["client-3.secure-sum"]["signature"].numpy())
+    words = words_to_sign(TERMS, 3, [bytes(row) for row in keys])
+    assert signer_of(signature, words) in public_points([pair.public.decode()])
+    assert not signer_of(signature, words_to_sign(TERMS, 2, [bytes(row) for row in keys]))
+    left = judged(
+        masked_reply(), asked, "train", Policy(), Used(), random, "masked", key_file
+    )
+    assert "signature" not in left.content["client-3.secure-sum"]
 
 
 @pytest.mark.parametrize(

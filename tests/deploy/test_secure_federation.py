@@ -12,6 +12,7 @@ from flwr.app import Message
 import fedsuite
 from fedsuite.core.keys import Value
 from fedsuite.deploy.commands import portable
+from fedsuite.deploy.folders import NODE_PUBLIC_KEY, PARTNERS_FILE, NodeFolder
 from fedsuite.deploy.rehearsal import LocalFederation
 from fedsuite.deploy.relay.ledger import LEDGER, read_chain
 from fedsuite.deploy.relay.policy import default_text
@@ -20,7 +21,6 @@ from fedsuite.engines.processes import World
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.messages.records import EVALUATE, HELLO, TRAIN
 from fedsuite.messages.secure_sums import STAGES
-from fedsuite.rounds.secure_rules import SECURE_VARIABLE
 from tests.deploy.accidents import kill, when
 from tests.engines.test_same_bits import told
 
@@ -129,9 +129,12 @@ def test_sites_with_a_policy_let_out_sums_under_masks_alone(
     renamed = {name.replace("_", "-"): value for name, value in few.items()}
     places = {"output-dir": str(tmp_path / "local")}
     local = fedsuite.run({**VALUES, **renamed, **places}).path
-    # Each node's operator demands masks, of the app and of the relay.
-    world.environment[SECURE_VARIABLE] = "masked"
     federation = LocalFederation(world, tmp_path / "federation", 3, policy=default_text())
+    # Each operator lists the partners, and so demands masks, of the app and of the relay.
+    keys = [(node.path / NODE_PUBLIC_KEY).read_text() for node in federation.nodes]
+    for node in federation.nodes:
+        (node.path / PARTNERS_FILE).write_text("".join(keys))
+    federation.nodes = [NodeFolder.load(node.path) for node in federation.nodes]
     federation.start()
     run = deployed(federation, tmp_path, **few)
     assert [row["summed_clients"] for row in rounds(run)] == [3]

@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -30,7 +31,17 @@ from fedsuite.messages.records import (
     TRAIN,
     records_of,
 )
-from fedsuite.messages.secure_sums import RECORD, STAGES, Spec, Terms, reply_spec
+from fedsuite.messages.secrets_shared import SIGNATURE_BYTES, signed
+from fedsuite.messages.secure_sums import (
+    KEYS,
+    RECORD,
+    STAGES,
+    Spec,
+    Terms,
+    as_rows,
+    reply_spec,
+    words_to_sign,
+)
 from fedsuite.workarounds.packed import LAYOUT, pack, unpack
 
 FAILED = "the client failed: the site's own log says why"
@@ -179,6 +190,7 @@ def judged(
     used: Used,
     random: np.random.Generator,
     demand: Literal["", "masked"] = "",
+    key_file: Path | None = None,
 ) -> Judged:
     """Return what of a reply may leave.
 
@@ -199,6 +211,8 @@ def judged(
     demand
         ``masked`` where the node trains under masks alone: then nothing else leaves but
         greetings and scores.
+    key_file
+        The node's key, by which its keys for a sum are signed; None signs nothing.
 
     Raises
     ------
@@ -227,7 +241,10 @@ def judged(
     for name, record in plain.items():
         bare = asked.bare(name)
         if isinstance(record, ArrayRecord) and asked.words is not None:
-            arrays |= _masked(name, bare, record, asked.words)
+            words = _masked(name, bare, record, asked.words)
+            if message_type == KEYS and key_file is not None:
+                words[name, "signature"] = _signed(name, words, asked, key_file)
+            arrays |= words
         elif not _is_asked(bare, asked) and not matches(bare, leave.records):
             raise Denied("leave.records", name)
         elif isinstance(record, ArrayRecord):
@@ -285,6 +302,20 @@ def _masked(
             raise Denied(UNDER_MASKS, f"{name}: {key} is {array.dtype.name} {array.shape}")
         values[name, key] = array
     return values
+
+
+def _signed(
+    name: str, words: Mapping[Place, NDArray[Any]], asked: Question, key_file: Path
+) -> NDArray[Any]:
+    """Return the site's signature of the keys that leave; no app can make it."""
+    terms = Terms.read(dict(records_of(asked.content, ConfigRecord)[CONFIG]))
+    client = _CLIENT.match(name)
+    keys = [bytes(row) for row in words[name, "keys"]]
+    to_sign = words_to_sign(terms, int(client[1]) if client else 0, keys)
+    try:
+        return as_rows([signed(key_file, to_sign)], SIGNATURE_BYTES)
+    except (OSError, ValueError) as error:
+        raise Denied(UNDER_MASKS, f"the node's key cannot sign: {error}") from None
 
 
 def _told_under_masks(record: MetricRecord, asked: Question) -> MetricRecord:

@@ -26,7 +26,7 @@ from flwr.app import Error, Message
 
 from fedsuite.core.errors import RunError, one_line
 from fedsuite.core.output import print_line
-from fedsuite.deploy.folders import POLICY, SECRET, NodeFolder
+from fedsuite.deploy.folders import NODE_KEY, POLICY, SECRET, NodeFolder
 from fedsuite.deploy.relay import ledger as ledgers
 from fedsuite.deploy.relay.judge import FAILED, Denied, Used, judged
 from fedsuite.deploy.relay.ledger import LEDGER, Ledger
@@ -81,6 +81,7 @@ class Relay:
         self._command = app_command(policy, node, environment)
         self._environment = app_environment(policy, environment)
         self._hours = allowed_hours(policy.limits.hours)
+        self._key_file = node.path / NODE_KEY
         self._demand: Literal["", "masked"] = (
             "masked" if masks_demanded(node.config, environment) else ""
         )
@@ -162,6 +163,7 @@ class Relay:
             Used(self.ledger.day_bytes(), self.ledger.run_replies(task.run_id)),
             self._random,
             self._demand,
+            self._key_file,
         )
         reply = Message(outcome.content, reply_to=task.message)
         # The reply's hash is of all that leaves; Flower calls it by that.
