@@ -11,6 +11,7 @@
     FEDERATION/nodes/NAME/ca.crt key key.pub superexec.secret
     FEDERATION/nodes/NAME/schema.json        the schema of all sites' tables, if any
     FEDERATION/nodes/NAME/policy.toml        what the site lets apps do and lets out
+    FEDERATION/nodes/NAME/partners.pub       with whom alone the site adds up, if it says so
     FEDERATION/nodes/NAME/ledger.jsonl       what has left, once apps have run
     FEDERATION/*/install/                    the wheel and requirements.txt, if handed out
 
@@ -29,7 +30,7 @@ from typing import Any
 
 import tomli_w
 
-from fedsuite.core.errors import ConfigError
+from fedsuite.core.errors import ConfigError, one_line
 from fedsuite.core.keys import Value
 from fedsuite.core.text import escape_taken, is_file_name, read_toml
 from fedsuite.data.schema import TableSchema
@@ -42,12 +43,14 @@ from fedsuite.deploy.relay.policy import Policy
 from fedsuite.deploy.reverse_proxy import nginx_config
 from fedsuite.engines.flower import fleet_is_grpc
 from fedsuite.experiment.plug_ins import ALLOWED_CODE
+from fedsuite.messages.records import PARTNERS
 
 SUPERLINK, NODES, KEEPER = "superlink", "nodes", "authority"
 SUPERLINK_FILE, NODE_FILE = "superlink.toml", "node.toml"
 AUTHORITY, AUTHORITY_KEY = "ca.crt", "ca.key"
 SERVER, SERVER_KEY = "server.pem", "server.key"
 NODE_KEY, NODE_PUBLIC_KEY = "key", "key.pub"
+PARTNERS_FILE = "partners.pub"
 SECRET = "superexec.secret"
 PROXY = "nginx.conf"
 SCHEMA = "schema.json"
@@ -145,11 +148,31 @@ class NodeFolder:
         policy = Policy.load(path / POLICY) if (path / POLICY).exists() else None
         if policy is not None and policy.apps.code:
             config = {**config, ALLOWED_CODE: policy.apps.code}
+        if (path / PARTNERS_FILE).exists():
+            config = {**config, PARTNERS: _partners(path / PARTNERS_FILE)}
         name, superlink = str(values["name"]), str(values["superlink"])
         if isinstance(config.get("schema"), str):
             # The copy in this folder, wherever the folder is now.
             config = {**config, "schema": str(path.resolve() / str(config["schema"]))}
         return cls(path.resolve(), name, superlink, config, preload, policy)
+
+
+def _partners(path: Path) -> str:
+    """Return the public keys of a file that has one a line, with commas between them."""
+    # Its cryptography takes a while to load.
+    from fedsuite.messages.secrets_shared import public_points
+
+    try:
+        lines = [line.strip() for line in path.read_text("utf-8").splitlines()]
+        keys = [line for line in lines if line and not line.startswith("#")]
+        # The third word is a name, of whatever letters.
+        keys = [" ".join(line.split()[:2]) for line in keys]
+        public_points(keys)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: {one_line(error)}") from None
+    if not keys:
+        raise ConfigError(f"{path} names nobody: add the key.pub of each partner, or go")
+    return ",".join(keys)
 
 
 def init_federation(

@@ -52,6 +52,7 @@ from fedsuite.engines.processes import (
     flower_environment,
     stop_signals_raise,
 )
+from fedsuite.messages.records import NODE_KEY_VARIABLE
 from fedsuite.results.layout import FEDERATION_VARIABLE
 from fedsuite.workarounds import dead_threads
 
@@ -160,6 +161,7 @@ def superlink_environment(folder: SuperLinkFolder) -> dict[str, str]:
 def supernode_environment(folder: NodeFolder) -> dict[str, str]:
     """Return the environment of a node, with private models in the node's folder."""
     return flower_environment(with_fedsuite(os.environ)) | {
+        NODE_KEY_VARIABLE: str(folder.path / NODE_KEY),
         "FLWR_HOME": str(folder.path / "flwr"),
         "FEDSUITE_STATE": os.environ.get("FEDSUITE_STATE", str(folder.path / "state")),
     }

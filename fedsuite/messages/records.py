@@ -96,6 +96,15 @@ HELLO = "query.hello"
 EVALUATION_ONLY = "evaluation-only"
 """Entry of a hello by which a site says that it never trains: 1."""
 
+PARTNERS = "secure-partners"
+"""Node-config key of the public keys with whose owners alone a site adds up."""
+
+FEWEST_PARTNERS = "secure-fewest"
+"""Node-config key of the fewest sites, this one among them, in a sum."""
+
+NODE_KEY_VARIABLE = "FEDSUITE_NODE_KEY"
+"""By which clients find the key that the SuperLink knows their node by."""
+
 TRAINING_ROWS = "training-rows"
 PROBE = "query.probe"
 RANK = "query.rank"

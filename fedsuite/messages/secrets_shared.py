@@ -1,10 +1,19 @@
-"""Keys and shared secrets of secure sums, all by Flower's own functions.
+"""Keys, shared secrets and signatures of secure sums, all by Flower's own functions.
 
 Flower's masks are not among them: their seeds have 28 to 32 bits.
 """
 
 import hashlib
+from collections.abc import Iterable
+from pathlib import Path
 
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_ssh_private_key,
+    load_ssh_public_key,
+)
 from flwr.common.secure_aggregation.crypto.shamir import combine_shares, create_shares
 from flwr.common.secure_aggregation.crypto.symmetric_encryption import (
     decrypt,
@@ -12,19 +21,24 @@ from flwr.common.secure_aggregation.crypto.symmetric_encryption import (
     generate_shared_key,
 )
 from flwr.supercore.primitives.asymmetric import (
-    bytes_to_private_key,
-    bytes_to_public_key,
     generate_key_pairs,
-    private_key_to_bytes,
-    public_key_to_bytes,
+    sign_message,
+    verify_signature,
 )
 
-PUBLIC_KEY_BYTES = 215
+PUBLIC_KEY_BYTES = 49
+"""A point of P-384, compressed."""
+
+SIGNATURE_BYTES = 153
+"""The public key of who signs, and the signature, with zeros behind it."""
+
 SEED_SHARE_BYTES = 52
-KEY_SHARE_BYTES = 324
-TOKEN_BYTES = 612
+KEY_SHARE_BYTES = 68
+TOKEN_BYTES = 268
 """Two shares and two client numbers, encrypted."""
 
+_CURVE = ec.SECP384R1()
+_PRIVATE_BYTES = 48
 _NUMBERS = 16
 
 __all__ = ["combine_shares", "create_shares"]
@@ -33,28 +47,26 @@ __all__ = ["combine_shares", "create_shares"]
 def new_key_pair() -> tuple[bytes, bytes]:
     """Return a private key and its public key."""
     private, public = generate_key_pairs()
-    return private_key_to_bytes(private), public_key_to_bytes(public)
+    number = private.private_numbers().private_value
+    return number.to_bytes(_PRIVATE_BYTES, "big"), _point(public)
 
 
 def is_public_key(key: bytes) -> bool:
     """Return whether bytes are a public key in the one form that it is sent in."""
     try:
-        return public_key_to_bytes(bytes_to_public_key(key)) == key
-    except Exception:  # Whatever the library raises of what somebody else sent.
+        return _point(_public(key)) == key
+    except ValueError:
         return False
 
 
 def public_of(private: bytes) -> bytes:
     """Return the public key of a private one; ValueError if it is none."""
-    try:
-        return public_key_to_bytes(bytes_to_private_key(private).public_key())
-    except Exception as error:
-        raise ValueError("no private key") from error
+    return _point(_private(private).public_key())
 
 
 def agreed_key(private: bytes, public: bytes) -> bytes:
     """Return the text of the 32 bytes that the owners of two keys share."""
-    return generate_shared_key(bytes_to_private_key(private), bytes_to_public_key(public))
+    return generate_shared_key(_private(private), _public(public))
 
 
 def mask_key(private: bytes, public: bytes) -> bytes:
@@ -89,3 +101,75 @@ def unsealed(
 def digest(secret: bytes) -> bytes:
     """Return what a secret can be recognised by; it has too many values to be guessed."""
     return hashlib.sha256(secret).digest()
+
+
+# ------------------------------------------------------------------------------ signatures
+
+
+def signed(key_file: Path, words: bytes) -> bytes:
+    """Return a signature of words by a node's registered key.
+
+    Parameters
+    ----------
+    key_file
+        The node's private key, in OpenSSH's form.
+    words
+        What to sign.
+
+    Raises
+    ------
+    ValueError
+        If the file holds no such key, or one that is not of P-384.
+    """
+    private = load_ssh_private_key(key_file.read_bytes(), password=None)
+    if not isinstance(private, ec.EllipticCurvePrivateKey):
+        raise ValueError("the key is not of ECDSA")
+    signer = _point(private.public_key())
+    return (signer + sign_message(private, words)).ljust(SIGNATURE_BYTES, b"\0")
+
+
+def signer_of(signature: bytes, words: bytes) -> bytes:
+    """Return the public key by which words are signed; empty if they are not."""
+    signer, der = signature[:PUBLIC_KEY_BYTES], signature[PUBLIC_KEY_BYTES:]
+    try:
+        # The second byte of a signature is its length.
+        is_right = verify_signature(_public(signer), words, der[: der[1] + 2])
+    except (ValueError, IndexError):
+        return b""
+    return signer if is_right else b""
+
+
+def public_points(lines: Iterable[str]) -> frozenset[bytes]:
+    """Return public keys of lines such as ``ecdsa-sha2-nistp384 AAAA... NAME``.
+
+    Raises
+    ------
+    ValueError
+        If a line is no such key, or one that is not of P-384.
+    """
+    points = set()
+    for line in lines:
+        try:
+            key = load_ssh_public_key(line.strip().encode())
+        except Exception as error:  # UnsupportedAlgorithm is no ValueError.
+            raise ValueError(f"{line.strip()[:40]!r} is no public key") from error
+        if not isinstance(key, ec.EllipticCurvePublicKey):
+            raise ValueError(f"{line.strip()[:40]!r} is no key of ECDSA")
+        points.add(_point(key))
+    return frozenset(points)
+
+
+def _point(key: ec.EllipticCurvePublicKey) -> bytes:
+    if not isinstance(key.curve, ec.SECP384R1):
+        raise ValueError(f"a key of {key.curve.name}, and secure sums take P-384")
+    return key.public_bytes(Encoding.X962, PublicFormat.CompressedPoint)
+
+
+def _public(point: bytes) -> ec.EllipticCurvePublicKey:
+    if len(point) != PUBLIC_KEY_BYTES:
+        raise ValueError("no public key")
+    return ec.EllipticCurvePublicKey.from_encoded_point(_CURVE, point)
+
+
+def _private(number: bytes) -> ec.EllipticCurvePrivateKey:
+    return ec.derive_private_key(int.from_bytes(number, "big"), _CURVE)

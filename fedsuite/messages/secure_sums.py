@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
 from fedsuite.core.errors import NotFiniteError, RunError
+from fedsuite.messages import secrets_shared as secrets
 from fedsuite.messages.records import TRAIN, Arrays, ConfigValue
 
 KEYS = "query.secure_keys"
@@ -30,6 +31,7 @@ RECORD = "secure-sum"
 
 CLIENTS = "secure-clients"
 PUBLIC_KEYS = "secure-public-keys"
+SIGNATURES = "secure-signatures"
 ACTIVE = "secure-active"
 GONE = "secure-gone"
 
@@ -163,6 +165,60 @@ def threshold_refusal(threshold: int, num_clients: int) -> str:
         f"a threshold of {threshold} of {num_clients} clients: expected "
         f"{least_threshold(num_clients)} to {num_clients}"
     )
+
+
+Spec = dict[str, tuple[tuple[int, ...], str]]
+"""Array name to shape and dtype."""
+
+
+def reply_spec(
+    message_type: str, terms: Terms, config: Mapping[str, ConfigValue] | None = None
+) -> Spec:
+    """Return the arrays that a client sends at a stage, with their shapes and dtypes.
+
+    Parameters
+    ----------
+    message_type
+        One of :data:`STAGES`.
+    terms
+        The terms of the round.
+    config
+        The entries of the message that name clients.
+    """
+    count, num_active, num_gone = (
+        len(named) if isinstance(named := (config or {}).get(name), list) else 0
+        for name in (CLIENTS, ACTIVE, GONE)
+    )
+    words: Spec = {
+        "head": ((HEAD_SIZE,), "uint32"),
+        "body": ((terms.num_words,), str(terms.dtype)),
+    }
+    bytes_of: dict[str, dict[str, tuple[int, ...]]] = {
+        KEYS: {
+            "keys": (2, secrets.PUBLIC_KEY_BYTES),
+            "signature": (1, secrets.SIGNATURE_BYTES),
+        },
+        SHARES: {
+            "tokens": (max(count - 1, 0), secrets.TOKEN_BYTES),
+            "digests": (2 * count, 32),
+            "seed": (1, 32),
+        },
+        TRAIN: {"complaints": (count,)} if terms.masked else {},
+        UNMASK: {
+            "seeds": (num_active, secrets.SEED_SHARE_BYTES),
+            "private-keys": (num_gone, secrets.KEY_SHARE_BYTES),
+        },
+    }
+    spec: Spec = {name: (shape, "uint8") for name, shape in bytes_of[message_type].items()}
+    return {**words, **spec} if message_type == TRAIN else spec
+
+
+def words_to_sign(terms: Terms, client_id: int, keys: Sequence[bytes]) -> bytes:
+    """Return what a node signs: that these keys are this client's, on these terms.
+
+    The session is one of the terms, so that nobody can use the signature again.
+    """
+    return repr(("fedsuite secure sum", terms, client_id, list(keys))).encode()
 
 
 # -------------------------------------------------------------------------------- the words

@@ -1,10 +1,12 @@
 """What secure sums cannot go with."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import AUTO, Unless, Value, With
 from fedsuite.core.rules import Rule, Values
+from fedsuite.messages.records import PARTNERS
 from fedsuite.rounds.round_settings import NOISE, SECURE, TARGET, THRESHOLD
 
 if TYPE_CHECKING:
@@ -13,7 +15,31 @@ if TYPE_CHECKING:
 SECURE_STAGES = ("query.secure_keys", "query.secure_shares", "query.secure_unmask")
 """Types of the messages that go before and after the one to train, under masks."""
 
+MASKED = "masked"
+SECURE_VARIABLE = "FEDSUITE_SECURE_AGGREGATION"
+"""By which a node's operator demands masks where there is no node-config."""
+
 _ON = Unless(SECURE, "off")
+
+
+def masks_demanded(
+    node_config: Mapping[str, Value], environment: Mapping[str, str]
+) -> bool:
+    """Return whether a node's operator lets the node train under masks alone.
+
+    Who lists with whom it adds up does so too.
+
+    Raises
+    ------
+    ConfigError
+        If the operator's words say neither.
+    """
+    demand = node_config.get(SECURE, environment.get(SECURE_VARIABLE, ""))
+    if demand not in ("", MASKED):
+        raise ConfigError(
+            f"node-config {SECURE} = {demand!r}: expected {MASKED!r}, or leave it out"
+        )
+    return bool(demand or node_config.get(PARTNERS))
 
 
 def why_not_summed(method: "type[MethodDeclaration]") -> str:

@@ -24,7 +24,7 @@ from fedsuite.core.errors import ConfigError
 from fedsuite.core.logs import ServerLogger
 from fedsuite.core.rng import numpy_stream
 from fedsuite.messages import secrets_shared as secrets
-from fedsuite.messages.records import ARRAYS, Arrays, ConfigValue
+from fedsuite.messages.records import ARRAYS, TRAIN, Arrays, ConfigValue
 from fedsuite.messages.secure_sums import (
     ACTIVE,
     CLIENTS,
@@ -34,6 +34,7 @@ from fedsuite.messages.secure_sums import (
     PUBLIC_KEYS,
     RECORD,
     SHARES,
+    SIGNATURES,
     UNMASK,
     Part,
     Terms,
@@ -41,6 +42,7 @@ from fedsuite.messages.secure_sums import (
     is_whole,
     mask,
     refusal,
+    reply_spec,
     usual_threshold,
 )
 from fedsuite.messages.statistics import is_statistic
@@ -138,13 +140,8 @@ class SecureSums(Stage):
         if self.is_masked:
             self._sharers = ids = self._exchange_secrets(terms)
             own = {k: {**own.get(k, {}), **self._shares_for(k)} for k in ids}
-        words: RecordSpec = {
-            "head": (Part.zero(terms).head.shape, "uint32"),
-            "body": ((terms.num_words,), str(terms.dtype)),
-        }
-        if self.is_masked:
-            words["complaints"] = ((len(ids),), "uint8")
         who: dict[str, ConfigValue] = {CLIENTS: ids} if self.is_masked else {}
+        words: RecordSpec = reply_spec(TRAIN, terms, who)
         return replace(
             exchange,
             client_ids=ids,
@@ -186,8 +183,7 @@ class SecureSums(Stage):
 
     def _exchange_secrets(self, terms: Terms) -> list[int]:
         """Return the clients that gave keys and shares; remember what they gave."""
-        width = secrets.PUBLIC_KEY_BYTES
-        replies = self._answers(KEYS, self._asked, {"keys": (2, width)})
+        replies = self._answers(KEYS, self._asked)
         keys = _distinct({k: _rows(record["keys"]) for k, record in replies.items()})
         self._enough(len(keys), "keys that can be used")
         self._keyed, count = list(keys), len(keys)
@@ -195,13 +191,9 @@ class SecureSums(Stage):
         config: dict[str, ConfigValue] = {
             CLIENTS: self._keyed,
             PUBLIC_KEYS: [public for pair in keys.values() for public in pair],
+            SIGNATURES: [bytes(replies[k]["signature"]) for k in self._keyed],
         }
-        spec = {
-            "tokens": (count - 1, secrets.TOKEN_BYTES),
-            "digests": (2 * count, 32),
-            "seed": (1, 32),
-        }
-        replies = self._answers(SHARES, self._keyed, spec, config)
+        replies = self._answers(SHARES, self._keyed, config)
         self._enough(len(replies), "shares")
         self._seeds = {k: bytes(record["seed"]) for k, record in replies.items()}
         self._digests = {
@@ -282,14 +274,10 @@ class SecureSums(Stage):
         """Return the sum without masks."""
         active, public = self.active, self._public
         gone = [k for k in self._sharers if k not in active]
-        spec = {
-            "seeds": (len(active), secrets.SEED_SHARE_BYTES),
-            "private-keys": (len(gone), secrets.KEY_SHARE_BYTES),
-        }
         config: dict[str, ConfigValue] = {ACTIVE: active}
         if gone:
             config[GONE] = gone
-        replies = self._answers(UNMASK, active, spec, config)
+        replies = self._answers(UNMASK, active, config)
         self._enough(len(replies), "answers to unmask")
         seeds, private_keys = (
             {
@@ -373,12 +361,11 @@ class SecureSums(Stage):
         self,
         kind: str,
         client_ids: Sequence[int],
-        spec: Mapping[str, tuple[int, ...]],
         config: Mapping[str, ConfigValue] | None = None,
     ) -> dict[int, Arrays]:
         """Return the arrays with which the clients answer one of the stages."""
         assert self.terms is not None
-        records: RecordSpec = {name: (shape, "uint8") for name, shape in spec.items()}
+        records: RecordSpec = reply_spec(kind, self.terms, config)
         exchange = Exchange(
             kind,
             client_ids,

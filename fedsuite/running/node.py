@@ -24,10 +24,7 @@ from fedsuite.experiment.plug_ins import (
     fingerprint,
 )
 from fedsuite.rounds.round_settings import SECURE
-
-MASKED = "masked"
-SECURE_VARIABLE = "FEDSUITE_SECURE_AGGREGATION"
-"""By which a node's operator demands masks where there is no node-config."""
+from fedsuite.rounds.secure_rules import MASKED, masks_demanded
 
 NodeConfig = Mapping[str, Value]
 
@@ -54,12 +51,7 @@ def node_experiment(run_config: Mapping[str, Value], node_config: NodeConfig) ->
 
 def _check_masks(experiment: Experiment, node_config: NodeConfig) -> None:
     """Refuse a run without masks where the node's operator demands them."""
-    demand = node_config.get(SECURE, os.environ.get(SECURE_VARIABLE, ""))
-    if demand not in ("", MASKED):
-        raise ConfigError(
-            f"node-config {SECURE} = {demand!r}: expected {MASKED!r}, or leave it out"
-        )
-    if demand and experiment[SECURE] != MASKED:
+    if masks_demanded(node_config, os.environ) and experiment[SECURE] != MASKED:
         raise ConfigError(
             f"this node trains under masks alone, and the run has {SECURE} = "
             f"{experiment[SECURE]!r}: set {MASKED!r}"

@@ -12,20 +12,24 @@ the next session begins; the session's number only rises.
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from flwr.app import ConfigRecord, Context, RecordDict
 from numpy.typing import NDArray
 
-from fedsuite.core.errors import RunError
+from fedsuite.core.errors import ConfigError, RunError, one_line
 from fedsuite.core.rng import numpy_stream
 from fedsuite.messages import secrets_shared as secrets
 from fedsuite.messages.decomposition import SLOW_VERSION
 from fedsuite.messages.records import (
     ARRAYS,
     EVALUATE,
+    FEWEST_PARTNERS,
+    NODE_KEY_VARIABLE,
     NUM_EXAMPLES,
+    PARTNERS,
     STORED_STATE,
     TRAIN,
     Arrays,
@@ -41,6 +45,7 @@ from fedsuite.messages.secure_sums import (
     PUBLIC_KEYS,
     RECORD,
     SHARES,
+    SIGNATURES,
     STAGES,
     UNMASK,
     Part,
@@ -48,6 +53,7 @@ from fedsuite.messages.secure_sums import (
     as_rows,
     mask,
     words_of,
+    words_to_sign,
 )
 from fedsuite.training.app import Answering
 
@@ -103,6 +109,77 @@ class _Secrets:
         return self.keys[2 * self.ids.index(client_id) + place]
 
 
+@dataclass(frozen=True)
+class Partners:
+    """With whom a site adds up.
+
+    Parameters
+    ----------
+    points
+        Public keys that their nodes sign with; empty takes all, signed or not.
+    fewest
+        Fewest clients, this one among them, in a sum.
+    """
+
+    points: frozenset[bytes] = frozenset()
+    fewest: int = 0
+
+    @classmethod
+    def of(cls, node_config: Mapping[str, Any]) -> "Partners":
+        """Return what a node's operator says.
+
+        Raises
+        ------
+        ConfigError
+            If it cannot be read.
+        """
+        lines = filter(None, str(node_config.get(PARTNERS, "")).split(","))
+        fewest = node_config.get(FEWEST_PARTNERS, 0)
+        try:
+            points = secrets.public_points(lines)
+        except ValueError as error:
+            raise ConfigError(f"node-config {PARTNERS}: {error}") from None
+        if not isinstance(fewest, int) or fewest < 0:
+            raise ConfigError(
+                f"node-config {FEWEST_PARTNERS} = {fewest!r}: expected a number of clients"
+            )
+        return cls(points, fewest)
+
+    def check_count(self, count: int) -> None:
+        """Refuse a sum of fewer clients than this site wants."""
+        if count < self.fewest:
+            raise RunError(
+                f"refused: a sum of {count} clients, and this site wants {self.fewest}"
+            )
+
+    def check(
+        self, terms: Terms, ids: list[int], keys: list[bytes], signatures: list[bytes]
+    ) -> None:
+        """Refuse a round with a client whose keys no partner has signed.
+
+        One partner stands for one client: whose keys a server has put there twice would
+        have more of the shares than its own.
+        """
+        self.check_count(len(ids))
+        if not self.points:
+            return
+        if len(signatures) != len(ids):
+            raise RunError("refused: the clients' keys come without signatures")
+        signers = set()
+        for place, client_id in enumerate(ids):
+            pair = keys[2 * place : 2 * place + 2]
+            words = words_to_sign(terms, client_id, pair)
+            signer = secrets.signer_of(signatures[place], words)
+            if signer not in self.points:
+                raise RunError(
+                    f"refused: the keys of client {client_id} are signed by none of this "
+                    f"site's partners ({PARTNERS})"
+                )
+            signers.add(signer)
+        if len(signers) != len(ids):
+            raise RunError("refused: one partner stands there as several clients")
+
+
 class SecureClient:
     """A client, or a wrapper of one, whose training adds to a sum and leaves no more.
 
@@ -125,6 +202,7 @@ class SecureClient:
         self._state = context.state
         self._seed = seed
         self._masked = masked
+        self._partners = Partners.of(context.node_config)
 
     def answer(self, request: Request) -> Reply:
         """Answer a request.
@@ -182,8 +260,13 @@ class SecureClient:
 
     def _make_keys(self, request: Request, terms: Terms, kept: _Secrets) -> Reply:
         kept.own = [*secrets.new_key_pair(), *secrets.new_key_pair()]
-        rows = as_rows([kept.own[1], kept.own[3]], secrets.PUBLIC_KEY_BYTES)
-        return _reply({"keys": rows}, request)
+        public = [kept.own[1], kept.own[3]]
+        words = words_to_sign(terms, request.client_id, public)
+        arrays = {
+            "keys": as_rows(public, secrets.PUBLIC_KEY_BYTES),
+            "signature": as_rows([_signature(words)], secrets.SIGNATURE_BYTES),
+        }
+        return _reply(arrays, request)
 
     def _share(self, request: Request, terms: Terms, kept: _Secrets) -> Reply:
         ids, keys = _ints(request, CLIENTS), _bytes(request, PUBLIC_KEYS)
@@ -196,6 +279,7 @@ class SecureClient:
             raise RunError("refused: this client's public keys were changed")
         if not terms.threshold <= count <= terms.num_clients:
             raise RunError(f"refused: {count} clients are too few, or more than agreed")
+        self._partners.check(terms, ids, keys, _bytes(request, SIGNATURES))
         seed = os.urandom(32)
         of_seed = secrets.create_shares(seed, terms.threshold, count)
         of_key = secrets.create_shares(kept.own[0], terms.threshold, count)
@@ -219,6 +303,7 @@ class SecureClient:
         known = set(ids) <= set(kept.ids) and own_id in ids
         if not known or len(set(ids)) != len(ids) or len(ids) < terms.threshold:
             raise RunError("refused: too few clients, or others than gave keys")
+        self._partners.check_count(len(ids))
         shares, complaints = self._opened(request, kept, ids)
         if complaints.any():
             nothing = Part.zero(terms).arrays()
@@ -262,6 +347,7 @@ class SecureClient:
             raise RunError("refused: the lists are not the clients that gave shares, once")
         if len(active) < terms.threshold:
             raise RunError(f"refused: the sum would be of {len(active)} clients alone")
+        self._partners.check_count(len(active))
         place = {k: 2 * index for index, k in enumerate(kept.sharers)}
         of_seeds = [kept.shares[place[k]] for k in active]
         of_keys = [kept.shares[place[k] + 1] for k in gone]
@@ -307,6 +393,19 @@ def _reply(arrays: Arrays, request: Request, reply: Reply | None = None) -> Repl
         metrics[STORED_STATE] = 1
     followed = {n: v for n, v in reply.followed.items() if request.config.get(n) == v}
     return Reply({RECORD: arrays}, metrics, followed)
+
+
+def _signature(words: bytes) -> bytes:
+    """Return this node's signature; zeros where it has no key, or a relay signs for it."""
+    path = Path(os.environ.get(NODE_KEY_VARIABLE, ""))
+    if not path.is_file():
+        return bytes(secrets.SIGNATURE_BYTES)
+    try:
+        return secrets.signed(path, words)
+    except OSError as error:
+        raise RunError(f"this node's key cannot sign: {error.strerror}") from None
+    except ValueError as error:
+        raise RunError(f"this node's key cannot sign: {one_line(error)}") from None
 
 
 def _ints(request: Request, name: str) -> list[int]:

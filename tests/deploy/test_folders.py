@@ -11,7 +11,14 @@ from cryptography import x509
 
 import fedsuite
 from fedsuite.core.errors import ConfigError
-from fedsuite.deploy.folders import NodeFolder, SuperLinkFolder, init_federation
+from fedsuite.deploy.certificates import make_node_key
+from fedsuite.deploy.folders import (
+    NODES,
+    PARTNERS_FILE,
+    NodeFolder,
+    SuperLinkFolder,
+    init_federation,
+)
 from fedsuite.deploy.programs import (
     superlink_command,
     superlink_helper_command,
@@ -19,6 +26,9 @@ from fedsuite.deploy.programs import (
     supernode_environment,
     supernode_helper_command,
 )
+from fedsuite.messages.records import PARTNERS
+from fedsuite.messages.secrets_shared import public_points
+from fedsuite.rounds.secure_rules import masks_demanded
 
 HOSTS = ("fed.example.org", "192.0.2.7")
 NAMES = ("hospital-a", "hospital-b")
@@ -235,3 +245,20 @@ def test_nodes_find_this_very_fedsuite(made: Path, monkeypatch: pytest.MonkeyPat
     assert path[-1] == os.path.abspath("relative")
     # How many threads a site uses is its own affair.
     assert environment["OMP_NUM_THREADS"] == "3"
+
+
+def test_a_site_lists_its_partners_by_their_public_keys(made: Path) -> None:
+    node = sorted((made / NODES).iterdir())[0]
+    assert PARTNERS not in NodeFolder.load(node).config
+    keys = [make_node_key(f"hospital {k}, the {k}th").public.decode() for k in range(3)]
+    (node / PARTNERS_FILE).write_text("# agreed in March\n" + "\n".join(keys))
+    config = NodeFolder.load(node).config
+    assert public_points(str(config[PARTNERS]).split(",")) == public_points(keys)
+    assert masks_demanded(config, {})
+    for text, words in (
+        ("hospital-b\n", "'hospital-b' is no public key"),
+        ("# nobody\n", "names nobody"),
+    ):
+        (node / PARTNERS_FILE).write_text(text)
+        with pytest.raises(ConfigError, match=words):
+            NodeFolder.load(node)

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from fedsuite.deploy.certificates import make_node_key
 from fedsuite.deploy.relay.judge import (
     FAILED,
     Denied,
@@ -20,6 +22,14 @@ from fedsuite.deploy.relay.judge import (
     judged,
 )
 from fedsuite.deploy.relay.policy import Change, Leave, Policy
+from fedsuite.messages.secrets_shared import (
+    PUBLIC_KEY_BYTES,
+    SIGNATURE_BYTES,
+    TOKEN_BYTES,
+    public_points,
+    signer_of,
+)
+from fedsuite.messages.secure_sums import KEYS, SHARES, Terms, words_to_sign
 from fedsuite.workarounds.packed import pack
 
 WEIGHT = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -267,6 +277,127 @@ def test_a_ledger_can_hold_what_left() -> None:
     told = json.loads(json.dumps(result.records))
     assert told["arrays"]["weight"] == ["float32", [2, 3], 24]
     assert told["metrics"] == {"num-examples": 9, "loss": "inf"}
+
+
+# ------------------------------------------------------------------------- sums under masks
+
+TERMS = Terms(5, 3, 1.0, 100, num_clients=4, num_words=9, bits=16)
+
+
+def masked_question(terms: Terms = TERMS) -> RecordDict:
+    clients = {"secure-clients": [0, 1, 3], "client-ids": [3]}
+    asked = question(**terms.config(), **clients)
+    asked["client-3.secure-sum"] = arrays(tokens=np.zeros((3, TOKEN_BYTES), np.uint8))
+    return asked
+
+
+def masked_reply(metrics: Mapping[str, Any] | None = None, **named: Any) -> RecordDict:
+    words = {
+        "head": np.arange(5, dtype=np.uint32),
+        "body": np.arange(9, dtype=np.uint16),
+        "complaints": np.zeros(3, np.uint8),
+    }
+    numbers = {"num-examples": 1, "stored-state": 1} if metrics is None else metrics
+    return RecordDict(
+        {
+            "client-3.secure-sum": arrays(**{**words, **named}),
+            "client-3.metrics": MetricRecord(dict(numbers)),
+        }
+    )
+
+
+def test_words_under_masks_leave_by_the_default_policy() -> None:
+    result = decide(masked_reply(), asked=masked_question())
+    left = result.content["client-3.secure-sum"]
+    np.testing.assert_array_equal(left["body"].numpy(), np.arange(9))
+    # By the rule for few rows the server would not hear that the client has stored state.
+    told = {"num-examples": 1, "stored-state": 1}
+    assert dict(result.content["client-3.metrics"]) == told
+    assert result.masked
+    assert result.norm == 0
+    assert not decide(reply()).masked
+    packed = decide(pack(masked_reply()), asked=pack(masked_question()))
+    assert packed.masked
+
+
+def test_keys_shares_and_their_sum_leave_in_the_sizes_that_the_question_implies() -> None:
+    for stage, named in (
+        (KEYS, {"keys": (2, PUBLIC_KEY_BYTES), "signature": (1, SIGNATURE_BYTES)}),
+        (SHARES, {"tokens": (2, TOKEN_BYTES), "digests": (6, 32), "seed": (1, 32)}),
+    ):
+        rows = {name: np.zeros(shape, np.uint8) for name, shape in named.items()}
+        content = RecordDict({"client-3.secure-sum": arrays(**rows)})
+        asked = masked_question()
+        assert decide(content, asked=asked, message_type=stage).masked
+        longer = {
+            name: np.zeros((9, *shape[1:]), np.uint8) for name, shape in named.items()
+        }
+        content = RecordDict({"client-3.secure-sum": arrays(**longer)})
+        assert rule_of(content, asked=asked, message_type=stage) == "secure-sum"
+
+
+def test_the_relay_signs_keys_and_nothing_else(tmp_path: Path) -> None:
+    pair, key_file = make_node_key("site"), tmp_path / "key"
+    key_file.write_bytes(pair.private)
+    keys = np.ones((2, PUBLIC_KEY_BYTES), np.uint8)
+    # What an app puts there does not leave.
+    forged = np.ones((1, SIGNATURE_BYTES), np.uint8)
+    content = RecordDict({"client-3.secure-sum": arrays(keys=keys, signature=forged)})
+    asked, random = masked_question(), np.random.default_rng(0)
+    left = judged(content, asked, KEYS, Policy(), Used(), random, "masked", key_file)
+    signature = bytes(left.content["client-3.secure-sum"]["signature"].numpy())
+    words = words_to_sign(TERMS, 3, [bytes(row) for row in keys])
+    assert signer_of(signature, words) in public_points([pair.public.decode()])
+    assert not signer_of(signature, words_to_sign(TERMS, 2, [bytes(row) for row in keys]))
+    left = judged(
+        masked_reply(), asked, "train", Policy(), Used(), random, "masked", key_file
+    )
+    assert "signature" not in left.content["client-3.secure-sum"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        masked_reply(body=np.zeros(10, np.uint16)),
+        masked_reply(body=np.zeros(9, np.uint32)),
+        masked_reply(rows=np.zeros(9, np.uint16)),
+        masked_reply({"num-examples": 7}),
+        masked_reply({"num-examples": 1, "loss": 0.5}),
+        masked_reply({"num-examples": 1, "slow-version": 4}),
+        RecordDict({**masked_reply(), "arrays": arrays(weight=WEIGHT + 1)}),
+        RecordDict({"client-4.secure-sum": masked_reply()["client-3.secure-sum"]}),
+        reply(),
+    ],
+)
+def test_nothing_else_leaves_with_a_sum_under_masks(content: RecordDict) -> None:
+    assert rule_of(content, asked=masked_question()) == "secure-sum"
+
+
+def test_a_question_for_more_words_than_it_has_numbers_gets_none() -> None:
+    asked = masked_question(replace(TERMS, num_words=18))
+    content = masked_reply(body=np.zeros(18, np.uint16))
+    assert rule_of(content, asked=asked) == "leave.dtypes"
+
+
+def test_a_site_that_demands_masks_lets_out_nothing_else() -> None:
+    def rule(content: RecordDict, asked: RecordDict, kind: str = "train") -> str:
+        with pytest.raises(Denied) as denied:
+            used, random = Used(), np.random.default_rng(0)
+            judged(content, asked, kind, Policy(), used, random, "masked")
+        return denied.value.rule
+
+    assert rule(reply(), question()) == "secure-sum"
+    assert rule(reply(), question(**replace(TERMS, masked=False).config())) == "secure-sum"
+    assert rule(reply(), question(), "evaluate") == "secure-sum"
+    scores = RecordDict({"metrics": MetricRecord({"num-examples": 9, "loss": 1.0})})
+    random = np.random.default_rng(0)
+    judged(scores, question(), "evaluate", Policy(), Used(), random, "masked")
+    judged(masked_reply(), masked_question(), "train", Policy(), Used(), random, "masked")
+
+
+def test_words_under_masks_cannot_be_clipped() -> None:
+    policy = Policy(change=Change(clip_norm=1.0))
+    assert rule_of(masked_reply(), policy, asked=masked_question()) == "change.clip-norm"
 
 
 # -------------------------------------------------------- generated replies, checked anew

@@ -1,5 +1,6 @@
 """A federation of five that add up under masks, with losses and tampering."""
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -130,9 +131,10 @@ def run(
     num_clients: int = NUM_CLIENTS,
     strategy_class: type[FedAvg] = FedAvg,
     grid_class: type[Faulty] = Faulty,
+    sites: Mapping[int, Mapping[str, Any]] | None = None,
     **keys: Any,
 ) -> Outcome:
-    """Run rounds of FedAvg; keywords go to the strategy."""
+    """Run rounds of FedAvg; ``sites`` has node-configs, keywords go to the strategy."""
     given: dict[str, Any] = {
         "secure_aggregation": "masked",
         "reconstruction_threshold": THRESHOLD,
@@ -148,6 +150,8 @@ def run(
         client = Moving(client_id)
         if how is None:
             return client
+        context = copy.copy(context)
+        context.node_config = {**context.node_config, **(sites or {}).get(client_id, {})}
         return SecureClient(client, context, masked=how == "masked")
 
     grid = grid_class(make_client_app(client_fn, [TRAIN, *SECURE_STAGES]), num_clients)

@@ -5,17 +5,20 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Message
+from flwr.app import Array, ArrayRecord, Message
 from flwr.common.serde import recorddict_to_proto
 
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.registry import METHODS
+from fedsuite.deploy.certificates import make_node_key
 from fedsuite.experiment.experiment import Experiment
-from fedsuite.messages.records import TRAIN, Arrays, client_record
+from fedsuite.messages.records import NODE_KEY_VARIABLE, TRAIN, Arrays, client_record
+from fedsuite.messages.secrets_shared import PUBLIC_KEY_BYTES, TOKEN_BYTES, new_key_pair
 from fedsuite.messages.secure_sums import (
     ACTIVE,
     GONE,
@@ -24,12 +27,14 @@ from fedsuite.messages.secure_sums import (
     SHARES,
     STAGES,
     UNMASK,
+    as_rows,
     sum_error,
 )
 from fedsuite.rounds.secure_rules import why_not_summed
 from fedsuite.rounds.secure_sums import SecureSums
 from fedsuite.strategies import load_strategy
 from fedsuite.strategies.averaging.fedavg import FedAvg
+from fedsuite.training.secure_client import Partners
 from tests.rounds.secure_federation import (
     NUM_CLIENTS,
     Faulty,
@@ -164,7 +169,7 @@ def test_of_whom_two_complain_is_left_out_next() -> None:
     def tamper(stage: str, client_id: int, record: ArrayRecord) -> None:
         if stage == SHARES and client_id == 3:
             flipped(record, "tokens", 100)
-            flipped(record, "tokens", 612 + 100)
+            flipped(record, "tokens", TOKEN_BYTES + 100)
 
     outcome = run(tamper=tamper, num_rounds=2)
     assert outcome.sums.state()["left-out"] == [3]
@@ -206,7 +211,6 @@ class Curious(SecureSums):
         self,
         kind: str,
         client_ids: Sequence[int],
-        spec: Mapping[str, tuple[int, ...]],
         config: Mapping[str, Any] | None = None,
     ) -> dict[int, Arrays]:
         config = dict(config or {})
@@ -223,9 +227,9 @@ class Curious(SecureSums):
         if self.trick == "old session" and kind == KEYS:
             assert self.terms is not None
             self.terms = replace(self.terms, session=1)
-        replies = super()._answers(kind, client_ids, spec, config)
+        replies = super()._answers(kind, client_ids, config)
         if self.trick == "twice" and kind == UNMASK:
-            replies = super()._answers(kind, client_ids, spec, config)
+            replies = super()._answers(kind, client_ids, config)
         return replies
 
 
@@ -315,6 +319,108 @@ def test_a_client_that_forgets_drops_out(kind: str) -> None:
     assert outcome.sums.terms is not None
     left = ALL if kind == UNMASK else ALL[:4]
     assert same_words(outcome.total, bare_sum(model(), left, outcome.sums.terms))
+
+
+# ------------------------------------------------------------------- with whom one adds up
+
+
+@pytest.fixture(scope="module")
+def node_keys(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("keys")
+    for client_id in range(NUM_CLIENTS):
+        pair = make_node_key(f"site-{client_id}")
+        (folder / f"{client_id}").write_bytes(pair.private)
+        (folder / f"{client_id}.pub").write_bytes(pair.public)
+    return [folder / f"{client_id}" for client_id in range(NUM_CLIENTS)]
+
+
+def listed(keys: Sequence[Path]) -> dict[str, Any]:
+    lines = (path.with_suffix(".pub").read_text().split()[:2] for path in keys)
+    return {"secure-partners": ",".join(map(" ".join, lines))}
+
+
+def signing(keys: Sequence[Path | None]) -> type[Faulty]:
+    """Return a grid at whose nodes these keys are."""
+
+    class Signing(Faulty):
+        def _answers(self, messages: Any) -> Any:
+            for message in messages:
+                key = keys[message.metadata.dst_node_id - 1000]
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setenv(NODE_KEY_VARIABLE, str(key or ""))
+                    replies = list(super()._answers([message]))
+                yield from replies
+
+    return Signing
+
+
+def refusals(outcome: Outcome) -> list[str]:
+    return [r.reason for r in outcome.strategy.reports[TRAIN].rejections]
+
+
+def test_partners_add_up(node_keys: list[Path]) -> None:
+    sites = {k: listed(node_keys) for k in ALL}
+    outcome = run(sites=sites, grid_class=signing(node_keys))
+    assert outcome.total is not None
+    assert outcome.total.head[0] == NUM_CLIENTS
+
+
+def test_a_server_with_nodes_of_its_own_beside_one_victim(node_keys: list[Path]) -> None:
+    """It knows what its own nodes send, and the sum would give it the victim's words."""
+    for keys in (
+        # Nodes without keys, with keys of nobody's partner, and with one partner's key.
+        [node_keys[0], None, None, None, None],
+        node_keys,
+        [node_keys[0], *[node_keys[1]] * 4],
+    ):
+        outcome = run(sites={0: listed(node_keys[:2])}, grid_class=signing(keys))
+        said = [reason for reason in refusals(outcome) if "refused" in reason]
+        assert len(said) == 1, said
+        assert 0 not in outcome.sums.active
+
+
+def test_a_signature_holds_for_its_client_and_session_alone(node_keys: list[Path]) -> None:
+    kept: dict[int, Any] = {}
+
+    def swapped(stage: str, client_id: int, record: ArrayRecord) -> None:
+        if stage == KEYS and client_id == 2:
+            # The keys are the server's, and the signature a partner's.
+            record["keys"] = Array(own)
+
+    def replayed(stage: str, client_id: int, record: ArrayRecord) -> None:
+        if stage == KEYS and client_id == 2:
+            for name in record:
+                record[name] = kept.setdefault(name, record[name])
+
+    own = as_rows([new_key_pair()[1], new_key_pair()[1]], PUBLIC_KEY_BYTES)
+    sites = {k: listed(node_keys) for k in ALL}
+    grid = signing(node_keys)
+    for tamper, rounds in ((swapped, 1), (replayed, 2)):
+        outcome = run(sites=sites, grid_class=grid, tamper=tamper, num_rounds=rounds)
+        assert outcome.total is None
+        words = "the keys of client 2 are signed by none of this site's partners"
+        assert sum(words in reason for reason in refusals(outcome)) >= NUM_CLIENTS - 1
+
+
+def test_a_site_wants_more_partners_than_the_server(node_keys: list[Path]) -> None:
+    outcome = run(sites={1: {"secure-fewest": 6}})
+    assert any("this site wants 6" in reason for reason in refusals(outcome))
+    assert outcome.total is not None
+    outcome = run({(TRAIN, 4): "reply"}, sites={k: {"secure-fewest": 5} for k in ALL})
+    assert outcome.total is None
+    assert any("a sum of 4 clients, and this site" in r for r in refusals(outcome))
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"secure-partners": "hospital-b"}, "'hospital-b' is no public key"),
+        ({"secure-fewest": "many"}, "expected a number of clients"),
+    ],
+)
+def test_partners_that_cannot_be_read_are_named(config: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Partners.of(config)
 
 
 # --------------------------------------------------------------------- what the server sees

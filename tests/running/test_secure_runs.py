@@ -13,7 +13,8 @@ from fedsuite.engines.local import run_local
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.messages.array_records import to_arrays
 from fedsuite.messages.records import Arrays
-from fedsuite.running.node import SECURE_VARIABLE, node_experiment
+from fedsuite.rounds.secure_rules import SECURE_VARIABLE
+from fedsuite.running.node import node_experiment
 from tests.effects.cases import FACTORED
 from tests.small_runs import SMALL
 

@@ -105,6 +105,7 @@ def audit(node: str, chain: Chain, since: str = "", run: str = "") -> Audit:
     unsure = sum(_text(line, "reply") not in sent for line in replies)
     facts = {
         "replies with content": f"{len(replies)}",
+        "of them under masks": f"{sum(line.get('masked') is True for line in replies)}",
         "megabytes of arrays": f"{size / 1e6:.3f}",
         "refused": f"{sum(line.get('event') == REFUSED for line in chosen)}",
         "calls that no app may make": f"{sum(x.get('event') == REQUEST for x in chosen)}",
@@ -177,6 +178,8 @@ def _row(line: Mapping[str, Any]) -> list[str]:
             if _is_arrays(r)
         ]
         what = ", ".join(arrays) or "no arrays"
+        if line.get("masked"):
+            what = f"under masks: {what}"
         values = [r for r in records.values() if isinstance(r, dict) and not _is_arrays(r)]
         numbers = ", ".join(
             f"{name} = {_short(value)}"

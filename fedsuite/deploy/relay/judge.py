@@ -9,24 +9,49 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
+from fedsuite.core.errors import RunError
 from fedsuite.deploy.relay.outgoing import Bounded, Place, bounded
 from fedsuite.deploy.relay.policy import Policy, matches
+from fedsuite.messages.decomposition import SLOW_VERSION
 from fedsuite.messages.records import (
     CLIENT_IDS,
+    CONFIG,
     ERROR,
+    EVALUATE,
+    HELLO,
     NUM_EXAMPLES,
+    STORED_STATE,
+    TRAIN,
     records_of,
+)
+from fedsuite.messages.secrets_shared import SIGNATURE_BYTES, signed
+from fedsuite.messages.secure_sums import (
+    KEYS,
+    RECORD,
+    STAGES,
+    Spec,
+    Terms,
+    as_rows,
+    reply_spec,
+    words_to_sign,
 )
 from fedsuite.workarounds.packed import LAYOUT, pack, unpack
 
 FAILED = "the client failed: the site's own log says why"
 """What the server hears of an error, whose text the app has chosen."""
+
+UNDER_MASKS = "secure-sum"
+"""Rule of what leaves for a sum under masks."""
+
+_MOST_EXTRA = 8
+"""Words of a sum beside the question's numbers, such as weights."""
 
 _CLIENT = re.compile(r"client-([0-9]{1,18})\.")
 _MEGABYTE = 1e6
@@ -72,6 +97,8 @@ class Judged:
         Lengths of the change; see :class:`~fedsuite.deploy.relay.outgoing.Bounded`.
     withheld
         Names of numbers that stay here because their rows are too few.
+    masked
+        Whether it is a stage of a sum under masks.
     """
 
     content: RecordDict
@@ -80,6 +107,7 @@ class Judged:
     norm: float
     norm_left: float
     withheld: tuple[str, ...] = ()
+    masked: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,13 +120,17 @@ class Question:
         Its records, not packed.
     clients
         Prefixes of the records of clients that it asks, such as ``client-3.``.
+    words
+        Arrays that a client's record holds for a sum under masks; None of a question that
+        asks for no such.
     """
 
     content: RecordDict
     clients: frozenset[str] = field(default=frozenset())
+    words: Spec | None = None
 
     @classmethod
-    def of(cls, content: RecordDict) -> "Question":
+    def of(cls, content: RecordDict, message_type: str) -> "Question":
         """Return the question of a message's content, packed or not."""
         plain = unpack(content)
         ids: set[str] = set()
@@ -106,7 +138,7 @@ class Question:
             listed = config.get(CLIENT_IDS)
             if isinstance(listed, list):
                 ids |= {f"client-{k}." for k in listed if isinstance(k, int)}
-        return cls(plain, frozenset(ids))
+        return cls(plain, frozenset(ids), _words(plain, message_type))
 
     def bare(self, name: str) -> str:
         """Return a record's name without the client that was asked."""
@@ -132,6 +164,24 @@ class Question:
         return None
 
 
+def _words(content: RecordDict, message_type: str) -> Spec | None:
+    """Return what a question asks for of a sum under masks: no more than it can need."""
+    config = dict(records_of(content, ConfigRecord).get(CONFIG, {}))
+    if message_type not in STAGES:
+        return None
+    try:
+        terms = Terms.read(config)
+    except RunError:
+        return None
+    if message_type == TRAIN:
+        records = records_of(content, ArrayRecord).items()
+        sent = [record for name, record in records if not name.endswith(RECORD)]
+        size = sum(array.numpy().size for record in sent for array in record.values())
+        if terms.num_words > size + _MOST_EXTRA:
+            return None
+    return reply_spec(message_type, terms, config) if terms.masked else None
+
+
 def judged(
     reply: RecordDict,
     question: RecordDict,
@@ -139,6 +189,8 @@ def judged(
     policy: Policy,
     used: Used,
     random: np.random.Generator,
+    demand: Literal["", "masked"] = "",
+    key_file: Path | None = None,
 ) -> Judged:
     """Return what of a reply may leave.
 
@@ -156,6 +208,11 @@ def judged(
         What has left before.
     random
         Source of the policy's noise.
+    demand
+        ``masked`` where the node trains under masks alone: then nothing else leaves but
+        greetings and scores.
+    key_file
+        The node's key, by which its keys for a sum are signed; None signs nothing.
 
     Raises
     ------
@@ -167,7 +224,11 @@ def judged(
         raise Denied("leave.message-types", message_type)
     if leave.run_replies and used.run_replies >= leave.run_replies:
         raise Denied("leave.run-replies", f"{used.run_replies} have left in this run")
-    asked = Question.of(question)
+    asked = Question.of(question, message_type)
+    if demand and asked.words is None and message_type not in (HELLO, EVALUATE):
+        raise Denied(UNDER_MASKS, f"{message_type} asks for more than a sum under masks")
+    if asked.words is not None and (name := _moves_arrays(policy)):
+        raise Denied(f"change.{name}", "words under masks cannot be changed")
     is_packed = any(name.endswith(LAYOUT) for name in reply)
     try:
         plain = unpack(reply)
@@ -179,15 +240,24 @@ def judged(
     withheld: list[str] = []
     for name, record in plain.items():
         bare = asked.bare(name)
-        if not _is_asked(bare, asked) and not matches(bare, leave.records):
+        if isinstance(record, ArrayRecord) and asked.words is not None:
+            words = _masked(name, bare, record, asked.words)
+            if message_type == KEYS and key_file is not None:
+                words[name, "signature"] = _signed(name, words, asked, key_file)
+            arrays |= words
+        elif not _is_asked(bare, asked) and not matches(bare, leave.records):
             raise Denied("leave.records", name)
-        if isinstance(record, ArrayRecord):
+        elif isinstance(record, ArrayRecord):
+            if demand:
+                raise Denied(UNDER_MASKS, f"{name}: no array but those of a sum")
             for key, array in record.items():
                 source = asked.array(name, key)
                 old = None if source is None else source.numpy()
                 arrays[name, key] = _values(key, array, old, policy)
                 if old is not None:
                     counterparts[name, key] = old
+        elif isinstance(record, MetricRecord) and asked.words is not None:
+            others[name] = _told_under_masks(record, asked)
         elif isinstance(record, MetricRecord):
             others[name], kept = _numbers(record, policy)
             withheld += kept
@@ -209,7 +279,52 @@ def judged(
         outgoing.norm,
         outgoing.norm_left,
         tuple(withheld),
+        asked.words is not None,
     )
+
+
+def _moves_arrays(policy: Policy) -> str:
+    """Return the first key by which a policy changes arrays; empty of none."""
+    change, unchanged = policy.change.values(), policy.change.unchanged()
+    return next((name for name in change if change[name] != unchanged[name]), "")
+
+
+def _masked(
+    name: str, bare: str, record: ArrayRecord, words: Spec
+) -> dict[Place, NDArray[Any]]:
+    """Return the words, keys or shares of a client, which are just what was asked."""
+    if bare != RECORD or set(record) != set(words):
+        raise Denied(UNDER_MASKS, f"{name}: arrays {', '.join(sorted(record))}")
+    values: dict[Place, NDArray[Any]] = {}
+    for key, (shape, dtype) in words.items():
+        array = _read(key, record[key])
+        if (array.shape, array.dtype.name) != (shape, dtype):
+            raise Denied(UNDER_MASKS, f"{name}: {key} is {array.dtype.name} {array.shape}")
+        values[name, key] = array
+    return values
+
+
+def _signed(
+    name: str, words: Mapping[Place, NDArray[Any]], asked: Question, key_file: Path
+) -> NDArray[Any]:
+    """Return the site's signature of the keys that leave; no app can make it."""
+    terms = Terms.read(dict(records_of(asked.content, ConfigRecord)[CONFIG]))
+    client = _CLIENT.match(name)
+    keys = [bytes(row) for row in words[name, "keys"]]
+    to_sign = words_to_sign(terms, int(client[1]) if client else 0, keys)
+    try:
+        return as_rows([signed(key_file, to_sign)], SIGNATURE_BYTES)
+    except (OSError, ValueError) as error:
+        raise Denied(UNDER_MASKS, f"the node's key cannot sign: {error}") from None
+
+
+def _told_under_masks(record: MetricRecord, asked: Question) -> MetricRecord:
+    """Return the numbers beside a sum's words, which say nothing of the site's rows."""
+    for name, value in record.items():
+        is_one = name in (NUM_EXAMPLES, STORED_STATE) and value == 1
+        if not is_one and not (name == SLOW_VERSION and asked.said(name, value)):
+            raise Denied(UNDER_MASKS, f"{name} = {value}")
+    return MetricRecord({name: record[name] for name in sorted(record)})
 
 
 def _is_asked(bare: str, asked: Question) -> bool:
@@ -219,13 +334,8 @@ def _is_asked(bare: str, asked: Question) -> bool:
 def _values(
     name: str, array: Array, old: NDArray[Any] | None, policy: Policy
 ) -> NDArray[Any]:
-    """Return an array's values, read from its bytes; what it declares counts nothing."""
-    if array.stype != "numpy.ndarray":
-        raise Denied("form", f"array {name} is no numpy.ndarray")
-    try:
-        values = array.numpy()
-    except Exception as error:
-        raise Denied("form", f"array {name}: {type(error).__name__}") from None
+    """Return the values of an array that a policy lets out."""
+    values = _read(name, array)
     if not matches(values.dtype.name, policy.leave.dtypes):
         raise Denied("leave.dtypes", f"array {name} is {values.dtype.name}")
     if values.dtype.kind == "f" and not np.isfinite(values).all():
@@ -239,6 +349,17 @@ def _values(
             f"{name} came as {old.dtype.name} {old.shape} and is "
             f"{values.dtype.name} {values.shape}",
         )
+    return values
+
+
+def _read(name: str, array: Array) -> NDArray[Any]:
+    """Return an array's values, read from its bytes; what it declares counts nothing."""
+    if array.stype != "numpy.ndarray":
+        raise Denied("form", f"array {name} is no numpy.ndarray")
+    try:
+        values = array.numpy()
+    except Exception as error:
+        raise Denied("form", f"array {name}: {type(error).__name__}") from None
     # The machine's byte order: which one an app takes says something too.
     return np.array(values, dtype=values.dtype.newbyteorder("="), order="C")
 

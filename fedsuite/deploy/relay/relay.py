@@ -20,14 +20,14 @@ from datetime import UTC, datetime
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from flwr.app import Error, Message
 
 from fedsuite.core.errors import RunError, one_line
 from fedsuite.core.output import print_line
-from fedsuite.deploy.folders import POLICY, SECRET, NodeFolder
+from fedsuite.deploy.folders import NODE_KEY, POLICY, SECRET, NodeFolder
 from fedsuite.deploy.relay import ledger as ledgers
 from fedsuite.deploy.relay.judge import FAILED, Denied, Used, judged
 from fedsuite.deploy.relay.ledger import LEDGER, Ledger
@@ -38,6 +38,7 @@ from fedsuite.deploy.relay.shelter import (
     app_command,
     app_environment,
 )
+from fedsuite.rounds.secure_rules import masks_demanded
 from fedsuite.workarounds.node_tasks import AppCalls, NodeTask, Tasks, UnreadableError
 
 REFUSED = "refused by the site's policy"
@@ -97,6 +98,10 @@ class Relay:
             self._forks = Forks(command, seen, self._folder)
             self._start = self._forks.start
         self._hours = allowed_hours(policy.limits.hours)
+        self._key_file = node.path / NODE_KEY
+        self._demand: Literal["", "masked"] = (
+            "masked" if masks_demanded(node.config, environment) else ""
+        )
         self._random = np.random.default_rng()
         self._spare = self._start()
         self._at_work: list[Started] = []
@@ -177,6 +182,8 @@ class Relay:
             self.policy,
             Used(self.ledger.day_bytes(), self.ledger.run_replies(task.run_id)),
             self._random,
+            self._demand,
+            self._key_file,
         )
         reply = Message(outcome.content, reply_to=task.message)
         # The reply's hash is of all that leaves; Flower calls it by that.
@@ -189,6 +196,7 @@ class Relay:
             norm=_number(outcome.norm),
             **{"norm-left": _number(outcome.norm_left)},
             withheld=list(outcome.withheld),
+            masked=outcome.masked,
             records=outcome.records,
             **self._changes(),
         )
