@@ -21,6 +21,7 @@ from fedsuite.models.assignment import experiment_networks
 from fedsuite.models.features import features_are_inputs
 from fedsuite.models.groups import ParameterGroups, parameter_groups
 from fedsuite.models.server_networks import ServerNetworks
+from fedsuite.models.travelling import names_at_home, without
 from fedsuite.rounds.strategy import FederatedStrategy
 from fedsuite.running.one_row import refuse_one_row
 from fedsuite.running.server_validation import ServerValidation
@@ -142,13 +143,22 @@ def _networks(
 
 
 def initial_arrays(experiment: Experiment, model: nn.Module, parts: ServerParts) -> Arrays:
-    """Return the server's initial arrays; empty if clients keep their models."""
+    """Return the initial arrays that the server sends; empty if clients keep their models.
+
+    Those that do not travel are not among them: see :func:`arrays_at_home`.
+    """
     if experiment.strategy.PRIVATE_MODELS:
         return {}
     if experiment.strategy.takes("networks"):
         assert parts.networks is not None
         return parts.networks.join(parts.networks.initial)
-    return model_arrays(model)
+    return without(model_arrays(model), names_at_home(model))
+
+
+def arrays_at_home(model: nn.Module) -> Arrays:
+    """Return what a run's model holds and no message: what the key travels leaves out."""
+    at_home = names_at_home(model)
+    return model_arrays(model, at_home) if at_home else {}
 
 
 def server_networks(experiment: Experiment, data: FederatedData) -> ServerNetworks | None:

@@ -27,6 +27,7 @@ from fedsuite.experiment.data_and_models import federated_data, network_model
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.messages.array_records import num_bytes
+from fedsuite.messages.compression import DOWN, UP
 from fedsuite.messages.decomposition import clients_take_part
 from fedsuite.messages.records import EVALUATION_ONLY, TRAINING_ROWS, Arrays
 from fedsuite.models.arrays import buffer_names, load_arrays, model_arrays
@@ -42,6 +43,7 @@ from fedsuite.running.node import (
 from fedsuite.training.app import Answering, Fact, Failures, make_client_app
 from fedsuite.training.attack_plan import AttackPlan, LyingClient, flipped
 from fedsuite.training.base import FederatedClient
+from fedsuite.training.compressed_client import Compartment, CompressedClient
 from fedsuite.training.fault_plan import FaultPlan, PlannedClient
 from fedsuite.training.loop import TrainingOptions, resolve_device
 from fedsuite.training.new_client import NewClient
@@ -136,6 +138,11 @@ class Worker:
         self._remembers_initial = own or decomposed
         self._groups = parameter_groups(self._resident(0).model) if decomposed else None
         self._clients = LeastRecent[int, Answering](CLIENT_CACHE_BYTES)
+        rounds = experiment.group(RoundSettings)
+        self._codecs = rounds.codec(UP), rounds.codec(DOWN)
+        self._compartment: Compartment | None = None
+        if any(codec.is_on for codec in self._codecs):
+            self._compartment = Compartment(store)
 
     @property
     def actions(self) -> list[str]:
@@ -168,7 +175,7 @@ class Worker:
             training=self._training,
             client_id=client_id,
             seed=self._seed,
-            store=self._store,
+            store=self._compartment or self._store,
             self_regularisation=self._self_regularisation,
             privacy=self._privacy,
             scoring=self._scoring,
@@ -245,6 +252,15 @@ class Worker:
 
             masked = secure == "masked"
             client = SecureClient(client, context, self._seed, masked=masked)
+        if self._compartment is not None:
+            model = self._resident(self._networks.of_client[client_id]).model
+            client = CompressedClient(
+                client,
+                self._compartment,
+                *self._codecs,
+                list(model.state_dict()),
+                buffer_names(model),
+            )
         return PlannedClient(client, self._faults) if self._faults else client
 
     def read_ahead(self, context: Context, client_ids: Sequence[int]) -> None:

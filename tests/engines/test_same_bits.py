@@ -37,6 +37,13 @@ STATEFUL: Mapping[str, Mapping[str, Value]] = {
     },
     "personal-atoms": {**DECOMPOSED, "personal-atoms": True},
     "ditto": {"method": "ditto"},
+    "compressed": {
+        "method": "scaffold",
+        "compress-up": "top-k",
+        "compress-down": "qsgd",
+        "num-rounds": 3,
+        "evaluate-every": 1,
+    },
     "validation-rows": {
         "method": "ditto",
         "client-validation-fraction": 0.2,
