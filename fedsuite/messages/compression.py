@@ -291,6 +291,37 @@ def unpacked(record: Arrays) -> tuple[Arrays, Arrays]:
 
 
 @dataclass(frozen=True)
+class HalfModel:
+    """What makes a model of a record whose arrays are partly the bits of bfloat16.
+
+    Parameters
+    ----------
+    halves
+        Names of these arrays.
+    """
+
+    halves: frozenset[str]
+
+    def coded(self, model: Arrays) -> Arrays:
+        """Return a model as it travels."""
+        return {n: to_bfloat16(a) if n in self.halves else a for n, a in model.items()}
+
+    def rounded(self, model: Arrays) -> Arrays:
+        """Return a model with the numbers that :meth:`coded` and back leave of it."""
+        return self.decoded(self.coded(model))
+
+    def decoded(self, record: Arrays, client_id: int = 0) -> Arrays:
+        """Return the model; RecordError where an array is no bfloat16 that should be."""
+        model: Arrays = {}
+        for name, array in record.items():
+            is_half = name in self.halves
+            if is_half and array.dtype != np.uint16:
+                raise RecordError(f"array {name}: {array.dtype}, expected bfloat16")
+            model[name] = from_bfloat16(array) if is_half else array
+        return model
+
+
+@dataclass(frozen=True)
 class CodedModel:
     """What makes a model of a reply that holds a coded change of one.
 
@@ -341,8 +372,9 @@ def not_across(change: Arrays, decoded: Arrays) -> Arrays:
 
 def to_bfloat16(values: Vector32) -> NDArray[np.uint16]:
     """Return float32 numbers, rounded to the nearest bfloat16, as its 16 bits."""
-    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    bits = np.asarray(values, np.float32, order="C").view(np.uint32)
     rounded = bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))
+    rounded[np.isnan(values)] = 0x7FC00000
     return (rounded >> np.uint32(16)).astype(np.uint16)
 
 

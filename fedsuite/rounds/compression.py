@@ -9,7 +9,7 @@ step, one that has this model nothing, and any other the whole model. What a cli
 known by its last good reply to a message to train.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Protocol
 
@@ -24,6 +24,7 @@ from fedsuite.messages.compression import (
     UP,
     VERSION,
     CodedModel,
+    HalfModel,
     changed,
     coded_names,
     moved,
@@ -195,6 +196,45 @@ class Compressed(Stage):
         self._held = dict(zip(state["held-by"], state["held-versions"], strict=True))
         self._step, self._lost = dict(state["step"]), dict(state["lost"])
         self._sent, self._model = list(state["sent"]), None
+
+
+class InBfloat16(Stage):
+    """Lets a network's bfloat16 arrays travel as they are, in both directions.
+
+    Parameters
+    ----------
+    halves
+        Their names.
+    """
+
+    def __init__(self, halves: Collection[str]) -> None:
+        self._coding = HalfModel(frozenset(halves))
+
+    def announced(self, exchange: Exchange) -> Exchange:
+        """Return an exchange with what its replies are decoded by."""
+        expected = replace(exchange.expected, coding=self._coding)
+        of_each = {
+            client_id: replace(other, coding=self._coding)
+            for client_id, other in exchange.expected_of.items()
+        }
+        return replace(exchange, expected=expected, expected_of=of_each)
+
+    def sent(self, exchange: Exchange) -> Exchange:
+        """Return an exchange as it is sent."""
+        own = {k: self._coded(records) for k, records in exchange.own.items()}
+        return replace(exchange, shared=self._coded(exchange.shared), own=own)
+
+    def _coded(self, records: Mapping[str, Arrays]) -> Mapping[str, Arrays]:
+        if ARRAYS not in records:
+            return records
+        return {**records, ARRAYS: self._coding.coded(records[ARRAYS])}
+
+    def accepted(self, exchange: Exchange, reply: ClientReply) -> None:
+        """Hear of a good reply."""
+
+    @override
+    def step(self, old: Arrays, new: Arrays) -> Arrays:
+        return self._coding.rounded(new)
 
 
 def _same(model: Arrays, other: Arrays) -> bool:

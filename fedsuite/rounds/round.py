@@ -25,7 +25,7 @@ from fedsuite.messages.versions import version_name
 from fedsuite.rounds.average import HALF
 from fedsuite.rounds.central_privacy import CentralPrivacy
 from fedsuite.rounds.changes import UpdateNorms
-from fedsuite.rounds.compression import Compressed
+from fedsuite.rounds.compression import Compressed, InBfloat16
 from fedsuite.rounds.contract import MethodContract
 from fedsuite.rounds.exchange import (
     Exchange,
@@ -74,7 +74,7 @@ class RoundStrategy(MethodContract):
     """A strategy that runs a round at a time; what runs them all is its ``start``."""
 
     SET_ONCE: ClassVar[Sequence[str]] = (
-        *("identity", "site_names", "evaluation_only", "layer"),
+        *("identity", "site_names", "evaluation_only", "layer", "halves"),
         *("source_hash", "plug_ins", "public_fingerprint"),
         *(key.argument for key in (*PRIVACY_KEYS, *SECURE_KEYS, *COMPRESSION_KEYS)),
     )
@@ -114,7 +114,11 @@ class RoundStrategy(MethodContract):
         self._noise = () if self.privacy is None else (self.privacy,)
         self.secure_sums = self._secure_sums()
         codes = any(self.codec(direction).is_on for direction in (UP, DOWN))
-        self.compression = (Compressed(self, self),) if codes else ()
+        self.compression: tuple[Compressed | InBfloat16, ...] = ()
+        if codes:
+            self.compression = (Compressed(self, self),)
+        elif self.halves:
+            self.compression = (InBfloat16(self.halves),)
         self.first = FirstExchanges(type(self).__name__, self.NEEDS_OF_CLIENT)
         self.pending: dict[str, ReplyReader] = {}
         # Number of the run's attempt, in names of versions; 0 adds none.
@@ -154,9 +158,15 @@ class RoundStrategy(MethodContract):
                 "numbers, which legacy ones have not: give identity = 'partition', or "
                 "site_names, and wire = 'message'"
             )
+        codes = type(next(iter(self.compression), None)) is Compressed
+        if codes and self.halves:
+            raise ValueError(
+                "compress_up and compress_down: the network's bfloat16 arrays travel in 16 "
+                "bits already: leave them out, or build it in float32"
+            )
         if self.compression and (not self.hosts_clients or self.wire != "message"):
             raise ValueError(
-                "compress_up and compress_down need clients of fedsuite, with numbers: "
+                "compress_up, compress_down and halves need fedsuite's own clients: "
                 "give identity = 'partition', or site_names, and wire = 'message'"
             )
         self.directory.timeout = self.connect_timeout
@@ -295,7 +305,8 @@ class RoundStrategy(MethodContract):
     def keepers(self) -> tuple[Stage, ...]:
         """Return the stages that remember something from round to round."""
         of_run = (self.recovery, self.judge, self.layer, *self._noise, *self.secure_sums)
-        return (*self._undone_with_the_model(), *of_run, *self.compression)
+        coding = (stage for stage in self.compression if stage.name)
+        return (*self._undone_with_the_model(), *of_run, *coding)
 
     def _undone_with_the_model(self) -> tuple[Stage, ...]:
         """Return the stages whose memory goes back with the model that comes back."""
@@ -523,8 +534,9 @@ class RoundStrategy(MethodContract):
         for stage in self.compression:
             if self._infinite is not None:
                 raise ConfigError(
-                    "the model holds infinite entries, of which compress-up and "
-                    "compress-down know no change: leave them out"
+                    "the model holds infinite entries, which no coded change and no "
+                    "bfloat16 array can: leave compress-up and compress-down out, or build "
+                    "it in float32"
                 )
             exchange = stage.announced(exchange)
             sent = stage.sent(exchange)

@@ -21,7 +21,7 @@ from fedsuite.messages.array_records import (
     to_record,
     view_array,
 )
-from fedsuite.messages.compression import CodedModel
+from fedsuite.messages.compression import CodedModel, HalfModel
 from fedsuite.messages.records import (
     ARRAYS,
     FOLLOWED,
@@ -190,7 +190,7 @@ class Expected:
     check: Callable[[ClientReply], None] | None = None
     one_of: bool = False
     infinite: InfiniteEntries | None = field(default=None, compare=False)
-    coding: CodedModel | None = field(default=None, compare=False)
+    coding: CodedModel | HalfModel | None = field(default=None, compare=False)
 
 
 def spec_of(arrays: Mapping[str, NDArray[Any]]) -> RecordSpec:

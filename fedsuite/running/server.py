@@ -280,6 +280,7 @@ def build_strategy(experiment: Experiment, parts: ServerParts) -> FederatedStrat
             **parts.needed_by(experiment.strategy),
             layer=layer,
             buffers=parts.buffers,
+            halves=parts.halves,
             num_clients=data.num_clients,
             min_available_nodes=1,
             identity="registered" if own_nodes else "partition",

@@ -16,7 +16,7 @@ from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.messages.records import Arrays
 from fedsuite.models import count_parameters
-from fedsuite.models.arrays import buffer_names, model_arrays
+from fedsuite.models.arrays import bfloat16_names, buffer_names, model_arrays
 from fedsuite.models.assignment import experiment_networks
 from fedsuite.models.features import features_are_inputs
 from fedsuite.models.groups import ParameterGroups, parameter_groups
@@ -52,6 +52,8 @@ class ServerParts:
         Names of the clients in order; empty where they have none.
     evaluation_only
         Clients that never train, as far as the server knows.
+    halves
+        Names of the arrays that are bfloat16 in the one network of all.
     """
 
     groups: ParameterGroups | None = None
@@ -63,6 +65,7 @@ class ServerParts:
     training_rows: Mapping[int, int] = field(default_factory=dict)
     client_names: tuple[str, ...] = ()
     evaluation_only: frozenset[int] = frozenset()
+    halves: frozenset[str] = frozenset()
 
     @property
     def public_rows(self) -> int:
@@ -105,6 +108,7 @@ def server_parts(
         {} if experiment["sites"] else dict(enumerate(_sizes(data))),
         data.client_names,
         data.evaluation_only,
+        frozenset() if networks else bfloat16_names(model) - names_at_home(model),
     )
 
 

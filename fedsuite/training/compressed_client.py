@@ -15,6 +15,7 @@ from fedsuite.messages.compression import (
     STEP,
     VERSION,
     Codec,
+    HalfModel,
     changed,
     coded_names,
     moved,
@@ -168,3 +169,30 @@ class CompressedClient:
             parts[_LOST] = {**parts.get(_LOST, {}), **not_across(change, decoded)}
         rest = {name: a for name, a in trained.items() if name not in change}
         return replace(reply, arrays={**reply.arrays, ARRAYS: packed(coded, rest)})
+
+
+class HalfClient:
+    """A client, or a wrapper of one, of a network with bfloat16 arrays.
+
+    Parameters
+    ----------
+    client
+        What trains and is scored.
+    halves
+        Names of these arrays, which travel as they are.
+    """
+
+    def __init__(self, client: Answering, halves: frozenset[str]) -> None:
+        self._client = client
+        self._coding = HalfModel(halves)
+
+    def answer(self, request: Request) -> Reply:
+        """Answer a request."""
+        if ARRAYS in request.arrays:
+            model = self._coding.decoded(request.arrays[ARRAYS])
+            request = replace(request, arrays={**request.arrays, ARRAYS: model})
+        reply = self._client.answer(request)
+        if ARRAYS in reply.arrays:
+            coded = self._coding.coded(reply.arrays[ARRAYS])
+            reply = replace(reply, arrays={**reply.arrays, ARRAYS: coded})
+        return reply

@@ -163,7 +163,7 @@ def test_what_cannot_go_together_is_refused(keys, words):
 def test_a_method_without_a_model_that_comes_back_is_refused_in_its_first_round():
     with pytest.raises(ConfigError, match="do not send back the model"):
         play(method="newton", compress_up="signs")
-    with pytest.raises(ValueError, match="clients of fedsuite"):
+    with pytest.raises(ValueError, match="fedsuite's own clients"):
         FedAvg(compress_up="signs")
 
 
