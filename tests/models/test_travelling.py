@@ -45,6 +45,10 @@ def test_what_does_not_travel_stays_as_it_was_and_out_of_messages_and_state():
     size = sum(array.nbytes for array in trace.arrays[-1].values())
     assert [r.train.bytes_up for r in trace.reports] == [4 * size] * 3
     assert [r.train.bytes_down for r in trace.reports] == [4 * size] * 3
+    model = hold_at_home(network(), "3.*, 5.*")
+    assert {n for n, p in model.named_parameters() if p.requires_grad} == {
+        *trace.arrays[-1]
+    }
     state = store.load(0, max(store._versions[0]))
     assert state and not any("1." in name for name in state)
 

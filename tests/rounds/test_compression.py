@@ -49,15 +49,17 @@ def test_each_kind_learns_and_sends_less(kind):
     assert losses[-1] < 0.9 * losses[0]
 
 
-@pytest.mark.parametrize("kind", ["top-k", "signs"])
-def test_error_feedback_reaches_what_no_compression_reaches(kind):
-    """Least squares of one matrix: the mean of the clients' targets is the fixed point."""
+@pytest.mark.parametrize(
+    ("direction", "kind"), [("up", "top-k"), ("up", "signs"), ("down", "top-k")]
+)
+def test_error_feedback_reaches_what_no_compression_reaches(direction, kind):
     keys = {"num_rounds": 8, "batch_size": 0, "learning_rate": 0.3}
-    fed_back = play(compress_up=kind, **keys).arrays[-1]["1.weight"]
+    coded = {f"compress_{direction}": kind}
+    fed_back = play(**coded, **keys).arrays[-1]["1.weight"]
     plain = play(**keys).arrays[-1]["1.weight"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fedsuite.messages.compression._FED_BACK", frozenset())
-        lost = play(compress_up=kind, **keys).arrays[-1]["1.weight"]
+        lost = play(**coded, **keys).arrays[-1]["1.weight"]
     assert np.linalg.norm(fed_back - plain) < 0.7 * np.linalg.norm(lost - plain)
 
 
