@@ -131,6 +131,14 @@ def test_validation_rows_on_fewer_nodes_and_in_two_processes(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
+def test_coded_changes_in_two_processes_and_on_fewer_nodes(tmp_path: Path) -> None:
+    keys = STATEFUL["compressed"]
+    local = run(tmp_path, "local", "local", 0, **keys)
+    assert run(tmp_path, "workers", "local", 0, **keys, workers=2) == local
+    assert run(tmp_path, "nodes", "local", 2, **keys) == local
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("num_supernodes", [4, pytest.param(2, marks=pytest.mark.smoke)])
 @pytest.mark.parametrize("engine", ["ray", "deployment"])
 def test_other_engines(

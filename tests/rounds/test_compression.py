@@ -187,6 +187,19 @@ def test_a_resumed_run_has_the_same_bits_and_bytes(keys, tmp_path):
         ]
 
 
+@pytest.mark.parametrize("method", ["fedavg", "ditto"])
+def test_a_clients_model_is_the_one_that_it_was_scored_with(method, tmp_path, capsys):
+    given = {**SMALL, "output-dir": str(tmp_path), "num-rounds": 2, "run-name": "run"}
+    coded = {"compress-up": "top-k", "compress-down": "qsgd", "clients-per-round": 4}
+    run = fedsuite.run({**given, **coded, "method": method})
+    model = run.client_model(1)
+    said = capsys.readouterr()
+    assert "this model's accuracy" not in said.out + said.err
+    own = run.model().state_dict() if method == "fedavg" else None
+    for name, tensor in model.state_dict().items():
+        assert own is None or np.array_equal(tensor, own[name])
+
+
 def test_a_client_that_lost_its_state_says_so():
     class Forgetful(MemoryStore):
         def load(self, client_id, version):
