@@ -29,13 +29,18 @@ class BestModel(Callback):
         Name in ``rounds.jsonl``.
     folder
         The run's folder.
+    at_home
+        What the model holds beside the arrays that travel; None is nothing.
     """
 
     name = "best-model"
 
-    def __init__(self, metric: str, folder: RunFolder) -> None:
+    def __init__(
+        self, metric: str, folder: RunFolder, at_home: Arrays | None = None
+    ) -> None:
         self.best = Best(metric)
         self._folder = folder
+        self._at_home = at_home or {}
         self._arrays: Arrays = {}
 
     @override
@@ -73,5 +78,6 @@ class BestModel(Callback):
             "metric": self.best.metric,
             "value": self.best.value,
         }
-        data = safetensors_bytes(self._arrays, json.dumps(choice))
+        whole = {**self._at_home, **self._arrays}
+        data = safetensors_bytes(whole, json.dumps(choice))
         self._folder.write_bytes(BEST_MODEL, data)

@@ -5,6 +5,7 @@ from typing_extensions import override
 
 from fedsuite.core.files import safetensors_bytes
 from fedsuite.messages.array_records import to_arrays
+from fedsuite.messages.records import Arrays
 from fedsuite.results.layout import MODEL
 from fedsuite.results.writer import RunFolder
 from fedsuite.rounds.events import Callback, RoundReport, RunState
@@ -21,10 +22,13 @@ class FinalModel(Callback):
     ----------
     folder
         The run's folder.
+    at_home
+        What the model holds beside the arrays that travel; None is nothing.
     """
 
-    def __init__(self, folder: RunFolder) -> None:
+    def __init__(self, folder: RunFolder, at_home: Arrays | None = None) -> None:
         self._folder = folder
+        self._at_home = at_home or {}
         self._written = False
 
     @override
@@ -40,5 +44,6 @@ class FinalModel(Callback):
     def write(self, arrays: ArrayRecord) -> None:
         """Write the final model, unless it is written, or clients keep theirs."""
         if len(arrays) and not self._written:
-            self._folder.write_bytes(MODEL, safetensors_bytes(to_arrays(arrays)))
+            whole = {**self._at_home, **to_arrays(arrays)}
+            self._folder.write_bytes(MODEL, safetensors_bytes(whole))
             self._written = True

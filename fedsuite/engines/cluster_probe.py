@@ -51,10 +51,14 @@ def keeps_state(values: Mapping[str, Any]) -> bool:
     """Return whether clients of an experiment keep something between rounds."""
     from fedsuite.clients import load_client
     from fedsuite.core.registry import METHODS
+    from fedsuite.messages.compression import DOWN, UP
     from fedsuite.messages.decomposition import clients_take_part
+    from fedsuite.rounds.round_settings import RoundSettings
 
     client = load_client(METHODS[str(values["method"])])
-    return client.KEEPS_STATE or clients_take_part(values)
+    keys = RoundSettings.of(values)
+    more = keys.codec(DOWN).is_on or keys.codec(UP).feeds_back
+    return client.KEEPS_STATE or clients_take_part(values) or more
 
 
 def look(values: Mapping[str, Any], token: str) -> dict[str, Any]:

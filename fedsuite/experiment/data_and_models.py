@@ -13,8 +13,10 @@ from fedsuite.models import build_model
 from fedsuite.models.assignment import experiment_networks
 from fedsuite.models.decomposed import decompose, factored_layers
 from fedsuite.models.fedpara import fedpara
+from fedsuite.models.lora import add_lora
 from fedsuite.models.model_settings import DecompositionSettings, ModelSettings
 from fedsuite.models.shapes import Standardisation
+from fedsuite.models.travelling import hold_at_home
 from fedsuite.models.trial import failure
 from fedsuite.models.vision import TorchvisionNetwork
 
@@ -99,7 +101,7 @@ def network_model(
                 f"weights ({reason}): choose another, or leave fedpara and decomposition "
                 "off"
             )
-    return factored
+    return hold_at_home(factored, experiment.group(ModelSettings).travels)
 
 
 def _factored(model: torch.nn.Module, experiment: Experiment) -> torch.nn.Module:
@@ -112,6 +114,13 @@ def _factored(model: torch.nn.Module, experiment: Experiment) -> torch.nn.Module
             personal=settings.fedpara_personal,
             seed=experiment.seed,
         )
+    if settings.lora_rank:
+        try:
+            rank, alpha = settings.lora_rank, settings.lora_alpha
+            return add_lora(model, rank, alpha, seed=experiment.seed)
+        except ConfigError as error:
+            values = {"lora-rank": settings.lora_rank, "model": settings.model}
+            raise Refused(values, str(error), "choose another network") from None
     if not settings.decomposition:
         return model
     factors = experiment.group(DecompositionSettings)

@@ -16,6 +16,7 @@ from fedsuite.core.rules import Condition, Rule, Values
 from fedsuite.core.tasks import BALANCED, SCORES, TASKS, Score, Task, score_of_metric
 from fedsuite.data.catalog import DATASETS, PARTITIONERS
 from fedsuite.data.data_settings import DataSettings
+from fedsuite.messages.compression import DOWN, UP
 from fedsuite.messages.records import NEW
 from fedsuite.rounds.secure_rules import rules_of_workers
 from fedsuite.strategies import load_strategy
@@ -196,6 +197,13 @@ def _of_networks() -> Iterator[Rule]:
 def _of_method(method: "type[FederatedStrategy]") -> Iterator[Rule]:
     """Yield what depends on the method."""
     yield from _of_task_and_method(method)
+    if method.PRIVATE_MODELS or method.takes("networks"):
+        yield Rule(
+            ("travels", "method"),
+            (Unless("travels", "all"),),
+            "its clients do not all train one shared model and send it back",
+            "leave it out, or choose another method",
+        )
     if method.takes("validation"):
         yield Rule(
             ("method", "sites"),
@@ -440,6 +448,24 @@ _TABLE = (
         (With("fedpara", True), With("decomposition", True)),
         "each puts factors of its own in place of weights",
         "choose one",
+    ),
+    *(
+        Rule(
+            ("lora-rank", other),
+            (Unless("lora-rank", 0), Unless(other, False)),
+            "each puts layers of its own in place of others",
+            "choose one",
+        )
+        for other in ("fedpara", "decomposition")
+    ),
+    *(
+        Rule(
+            (key, "attack"),
+            (Unless(key, "none"), lambda values: values["attack"] in ("alie", "ipm")),
+            "its liars read the others' models, and no coded changes",
+            "choose one",
+        )
+        for key in (UP, DOWN)
     ),
     *_of_sites(),
     *_of_choices(),

@@ -24,6 +24,8 @@ def named_tensors(model: nn.Module) -> dict[str, Tensor]:
 def model_arrays(model: nn.Module, names: Iterable[str] | None = None) -> Arrays:
     """Copy a model's parameters and buffers out, in ``state_dict`` order.
 
+    Those of bfloat16, which NumPy lacks, as float32, which holds them exactly.
+
     Parameters
     ----------
     model
@@ -33,10 +35,16 @@ def model_arrays(model: nn.Module, names: Iterable[str] | None = None) -> Arrays
     """
     wanted = None if names is None else set(names)
     return {
-        name: np.array(_as_numpy(name, tensor.cpu()))
+        name: np.array(_as_numpy(name, _widened(tensor.cpu())))
         for name, tensor in named_tensors(model).items()
         if wanted is None or name in wanted
     }
+
+
+def bfloat16_names(model: nn.Module) -> frozenset[str]:
+    """Return the names of a model's arrays that are bfloat16."""
+    state = named_tensors(model)
+    return frozenset(n for n, tensor in state.items() if tensor.dtype is torch.bfloat16)
 
 
 def buffer_names(model: nn.Module) -> frozenset[str]:
@@ -102,12 +110,16 @@ def load_arrays(
                     f"has {own_shape} there: server and client must build the same model"
                 )
             if keep_infinite and tensor.is_floating_point() and tensor.isinf().any():
-                own = tensor.cpu().numpy()
+                own = _widened(tensor.cpu()).numpy()
                 array = np.where(np.isinf(own), own, array)
-            if tensor.is_cpu:
+            if tensor.is_cpu and tensor.dtype is not torch.bfloat16:
                 np.copyto(_as_numpy(name, tensor), array)
             else:
                 tensor.copy_(torch.tensor(array))
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype is torch.bfloat16 else tensor
 
 
 def _as_numpy(name: str, tensor: Tensor) -> NDArray[Any]:

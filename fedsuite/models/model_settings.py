@@ -47,6 +47,23 @@ class ModelSettings(Settings):
         help="layers of pFedPara, W1 * (W2 + 1); false is FedPara's W1 * W2",
         needs=(With("fedpara", True),),
     )
+    travels: str = key(
+        default="all",
+        help="arrays that leave a client: all, trainable ones alone, or comma-separated "
+        "names in which * is any text; the rest is not trained and stays where it is",
+    )
+    lora_rank: int = key(
+        default=0,
+        help="rank of LoRA's adapters of all linear layers but the head, whose own weights "
+        "and all others are then frozen; 0 has no adapters",
+        minimum=0,
+    )
+    lora_alpha: float = key(
+        default=16.0,
+        help="factor on what LoRA's adapters add, over the rank",
+        above=0.0,
+        needs=(Unless("lora-rank", 0),),
+    )
 
 
 class DecompositionSettings(Settings):

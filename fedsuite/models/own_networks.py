@@ -3,7 +3,7 @@
 Such a network is a torch Module that fedsuite can build alike in every process:
 
 - Its parameters are drawn from the global generators of torch, NumPy or Python.
-- Its parameters are float32 and on the CPU; at least one is trained.
+- Its parameters are float32 or bfloat16 and on the CPU; at least one is trained.
 - It maps a batch of inputs to one score per class, ``[rows, num_classes]``. Of words, it
   may give scores per position, ``[rows, length, num_classes]``.
 """
@@ -112,5 +112,6 @@ def _check_parameters(user: str, model: nn.Module) -> None:
                 f"{user}: {name} is {tensor.dtype}: expected torch.float32; keep the real "
                 "and the imaginary parts in two arrays, as torch.view_as_real gives them"
             )
-        if tensor.is_floating_point() and tensor.dtype != torch.float32:
+        known = (torch.float32, torch.bfloat16)
+        if tensor.is_floating_point() and tensor.dtype not in known:
             raise ConfigError(f"{user}: {name} is {tensor.dtype}: expected torch.float32")

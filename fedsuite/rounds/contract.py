@@ -163,6 +163,12 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
         "has below 0 stays so",
     )
 
+    halves: Collection[str] = given(
+        default=(),
+        help="names of the model's arrays that are bfloat16 at fedsuite's clients: they "
+        "travel so, in 2 bytes a number, and the server's model has no other values there",
+    )
+
     layer: ExchangeLayer = given(
         default_factory=ExchangeLayer,
         help="what stands between the strategy and its clients, such as "

@@ -13,17 +13,19 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from typing_extensions import override
 
-from fedsuite.core.errors import RunError, one_line
+from fedsuite.core.errors import ConfigError, RunError, one_line
 from fedsuite.core.keys import AUTO
 from fedsuite.core.logs import ServerLogger
 from fedsuite.core.rng import numpy_stream
 from fedsuite.messages.array_records import own_record, to_arrays, to_record
+from fedsuite.messages.compression import DOWN, UP
 from fedsuite.messages.records import ARRAYS, EVALUATE, NEW, TRAIN, Arrays
 from fedsuite.messages.statistics import buffers_declared, names_of_buffers
 from fedsuite.messages.versions import version_name
 from fedsuite.rounds.average import HALF
 from fedsuite.rounds.central_privacy import CentralPrivacy
 from fedsuite.rounds.changes import UpdateNorms
+from fedsuite.rounds.compression import Compressed, InBfloat16
 from fedsuite.rounds.contract import MethodContract
 from fedsuite.rounds.exchange import (
     Exchange,
@@ -53,7 +55,7 @@ from fedsuite.rounds.requests import (
     steering,
     with_infinite,
 )
-from fedsuite.rounds.round_settings import PRIVACY_KEYS, SECURE_KEYS
+from fedsuite.rounds.round_settings import COMPRESSION_KEYS, PRIVACY_KEYS, SECURE_KEYS
 from fedsuite.rounds.server_optimizer import ServerOptimizer
 from fedsuite.rounds.stage import Stage, State
 from fedsuite.rounds.validation import ClientReply
@@ -72,9 +74,9 @@ class RoundStrategy(MethodContract):
     """A strategy that runs a round at a time; what runs them all is its ``start``."""
 
     SET_ONCE: ClassVar[Sequence[str]] = (
-        *("identity", "site_names", "evaluation_only", "layer"),
+        *("identity", "site_names", "evaluation_only", "layer", "halves"),
         *("source_hash", "plug_ins", "public_fingerprint"),
-        *(key.argument for key in (*PRIVACY_KEYS, *SECURE_KEYS)),
+        *(key.argument for key in (*PRIVACY_KEYS, *SECURE_KEYS, *COMPRESSION_KEYS)),
     )
 
     def __post_init__(self) -> None:
@@ -111,6 +113,12 @@ class RoundStrategy(MethodContract):
             self.privacy = CentralPrivacy(self, self.seed, weights)
         self._noise = () if self.privacy is None else (self.privacy,)
         self.secure_sums = self._secure_sums()
+        codes = any(self.codec(direction).is_on for direction in (UP, DOWN))
+        self.compression: tuple[Compressed | InBfloat16, ...] = ()
+        if codes:
+            self.compression = (Compressed(self, self),)
+        elif self.halves:
+            self.compression = (InBfloat16(self.halves),)
         self.first = FirstExchanges(type(self).__name__, self.NEEDS_OF_CLIENT)
         self.pending: dict[str, ReplyReader] = {}
         # Number of the run's attempt, in names of versions; 0 adds none.
@@ -149,6 +157,17 @@ class RoundStrategy(MethodContract):
                 f"secure_aggregation = {self.secure_aggregation!r} needs clients with "
                 "numbers, which legacy ones have not: give identity = 'partition', or "
                 "site_names, and wire = 'message'"
+            )
+        codes = type(next(iter(self.compression), None)) is Compressed
+        if codes and self.halves:
+            raise ValueError(
+                "compress_up and compress_down: the network's bfloat16 arrays travel in 16 "
+                "bits already: leave them out, or build it in float32"
+            )
+        if self.compression and (not self.hosts_clients or self.wire != "message"):
+            raise ValueError(
+                "compress_up, compress_down and halves need fedsuite's own clients: "
+                "give identity = 'partition', or site_names, and wire = 'message'"
             )
         self.directory.timeout = self.connect_timeout
         self.directory.num_clients = self.num_clients
@@ -286,7 +305,8 @@ class RoundStrategy(MethodContract):
     def keepers(self) -> tuple[Stage, ...]:
         """Return the stages that remember something from round to round."""
         of_run = (self.recovery, self.judge, self.layer, *self._noise, *self.secure_sums)
-        return (*self._undone_with_the_model(), *of_run)
+        coding = (stage for stage in self.compression if stage.name)
+        return (*self._undone_with_the_model(), *of_run, *coding)
 
     def _undone_with_the_model(self) -> tuple[Stage, ...]:
         """Return the stages whose memory goes back with the model that comes back."""
@@ -306,6 +326,8 @@ class RoundStrategy(MethodContract):
             if outcome.stored_state:
                 self.client_versions[outcome.client_id] = reader.group_id
             self.layer.accepted(reader.exchange, outcome)
+            for stage in self.compression:
+                stage.accepted(reader.exchange, outcome)
             yield from through(stages, outcome)
         for place, stage in enumerate(stages, 1):
             for reply in stage.rest():
@@ -508,14 +530,24 @@ class RoundStrategy(MethodContract):
         diverged = {"loss"} if phase == EVALUATE and self._members.hosted else set()
         steered = steering(self) if phase == TRAIN else diverged
         exchange = completed(self, exchange, self.server_round, steered, self._infinite)
-        self.reports[phase].bytes_down += exchange.bytes_down()
-        members = gathered(exchange, self._members, self._grid)
-        whole = exchange.shared.get(ARRAYS) is self._arrays
+        sent = exchange
+        for stage in self.compression:
+            if self._infinite is not None:
+                raise ConfigError(
+                    "the model holds infinite entries, which no coded change and no "
+                    "bfloat16 array can: leave compress-up and compress-down out, or build "
+                    "it in float32"
+                )
+            exchange = stage.announced(exchange)
+            sent = stage.sent(exchange)
+        self.reports[phase].bytes_down += sent.bytes_down()
+        members = gathered(sent, self._members, self._grid)
+        whole = sent.shared.get(ARRAYS) is self._arrays
         if phase == TRAIN:
             self.start_versions = dict(self.client_versions)
         keys = self.record_keys()
         messages = build_messages(
-            exchange if self._infinite is None else with_infinite(exchange, self._infinite),
+            sent if self._infinite is None else with_infinite(sent, self._infinite),
             members,
             self.wire,
             group_id,
@@ -564,10 +596,10 @@ class RoundStrategy(MethodContract):
     def _stepped(self, new: Arrays | None, report: PhaseReport) -> Arrays | None:
         """Return the model after the server's step, None if it stays as it was."""
         if new is not None:
-            for stage in self.step_stages:
+            for stage in (*self.step_stages, *self.compression):
                 new = stage.step(self._arrays, new)
             if all(map(all_finite, new.values())):
-                for stage in (*self.step_stages, self.guard):
+                for stage in (*self.step_stages, *self.compression, self.guard):
                     stage.counted()
                 self.recovery.note(report)
             else:

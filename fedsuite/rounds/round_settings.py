@@ -6,6 +6,7 @@ from typing import Any, Literal
 from fedsuite.core.keys import Unless, Value, With
 from fedsuite.core.search import Between
 from fedsuite.core.settings import Declared, key
+from fedsuite.messages.compression import DOWN, UP, Codec, Compression
 from fedsuite.rounds.epsilon import Sampling
 
 Aggregator = Literal["mean", "median", "trimmed-mean", "geometric-median", "multi-krum"]
@@ -18,6 +19,7 @@ SECURE, THRESHOLD = "secure-aggregation", "reconstruction-threshold"
 
 _SUMMED = (Unless(SECURE, "off"),)
 _ROBUST = (Unless("aggregator", "mean"),)
+_SPARSE = tuple(With(key, kind) for key in (UP, DOWN) for kind in ("top-k", "random-k"))
 _NOISED = (Unless(NOISE, 0.0), Unless(TARGET, 0.0))
 _WITH_MOMENTUM = (With(OPTIMIZER, "sgd"), With(OPTIMIZER, "nesterov"))
 """Needs of keys that scale a step, which the adaptive rules would scale back."""
@@ -202,6 +204,36 @@ class RoundSettings(Declared):
         maximum=32,
         needs=_SUMMED,
     )
+    compress_up: Compression = key(
+        default="none",
+        help="how a client's change of the model is made small before it is sent; top-k, "
+        "signs and low-rank keep what is lost for the next one",
+    )
+    compress_down: Compression = key(
+        default="none",
+        help="how the model's step is made small before it is sent to the clients that "
+        "have the model before it; others get the whole model",
+    )
+    compress_share: float = key(
+        default=0.05,
+        help="share of the entries that top-k and random-k send; 1 sends the model",
+        above=0.0,
+        maximum=1.0,
+        needs=_SPARSE,
+    )
+    compress_bits: int = key(
+        default=8,
+        help="bits of an entry with qsgd, 2 to 16; 32 sends the model",
+        minimum=2,
+        maximum=32,
+        needs=(With(UP, "qsgd"), With(DOWN, "qsgd")),
+    )
+    compress_rank: int = key(
+        default=2,
+        help="rank of each array's change with low-rank",
+        minimum=1,
+        needs=(With(UP, "low-rank"), With(DOWN, "low-rank")),
+    )
     clients_per_round: int = key(
         default=0, help="clients sampled to train in a round; 0 is all", minimum=0
     )
@@ -251,6 +283,17 @@ class RoundSettings(Declared):
         """Whether the model moves by more than the method's own step."""
         return self.server_optimizer != "sgd" or self.server_momentum > 0
 
+    def codec(self, direction: str) -> Codec:
+        """Return how changes are coded: of :data:`UP` or :data:`DOWN`."""
+        return Codec(
+            self.compress_up if direction == UP else self.compress_down,
+            self.compress_share,
+            self.compress_bits,
+            self.compress_rank,
+            self.seed,
+            direction,
+        )
+
     @property
     def share_ratio(self) -> float:
         """How many times the share of its size a client may have, whatever it claims.
@@ -269,6 +312,11 @@ PRIVACY_KEYS = tuple(
 SECURE_KEYS = tuple(key for key in RoundSettings.KEYS if _SUMMED[0] in key.needs)
 SECURE_KEYS += tuple(key for key in RoundSettings.KEYS if key.name == SECURE)
 """Those of secure sums."""
+
+COMPRESSION_KEYS = tuple(
+    key for key in RoundSettings.KEYS if key.name.startswith("compress-")
+)
+"""Those of what travels."""
 
 SHARES_OF_PAPERS: dict[str, Value] = {"max-share-ratio": "off", "max-client-weight": 1.0}
 """``PAPER`` of a method with :func:`share_ratio_key`: no paper bounds a client's share."""

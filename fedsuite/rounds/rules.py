@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from fedsuite.core.keys import AUTO, Unless, Value, With
 from fedsuite.core.rules import Rule, Values
+from fedsuite.messages.compression import DOWN, UP
 from fedsuite.messages.decomposition import CLIENT_KEYS, KEYS
 from fedsuite.rounds.robust_rules import too_few
-from fedsuite.rounds.round_settings import NOISE, TARGET
+from fedsuite.rounds.round_settings import NOISE, SECURE, TARGET
 from fedsuite.rounds.secure_rules import rules_of_secure_sums
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ def rules_of(method: "type[MethodDeclaration]") -> tuple[Rule, ...]:
         *_of_noise(method),
         *_of_decomposition(method),
         *rules_of_secure_sums(method),
+        *_of_compression(method),
     )
 
 
@@ -210,6 +212,37 @@ def _of_noise(method: "type[MethodDeclaration]") -> Iterator[Rule]:
             "leave it out",
             idle=True,
         )
+
+
+def _of_compression(method: "type[MethodDeclaration]") -> Iterator[Rule]:
+    """Yield what compression of what travels cannot go with."""
+    for key in (UP, DOWN):
+        if method.PRIVATE_MODELS or method.takes("networks"):
+            yield Rule(
+                (key, "method"),
+                (Unless(key, "none"),),
+                "its clients do not all train one shared model and send it back",
+                "leave it out, or choose another method",
+            )
+    yield Rule(
+        (UP, SECURE),
+        (Unless(UP, "none"), Unless(SECURE, "off")),
+        "a sum is of whole numbers, whose size is {quantisation-bits}",
+        _ONE_OF_THEM,
+    )
+    for other, usual in (("coefficient-period", 1), ("decomposition-average", "factors")):
+        yield Rule(
+            (DOWN, other),
+            (Unless(DOWN, "none"), Unless(other, usual)),
+            "what it makes of the model is another than the step that was coded",
+            _ONE_OF_THEM,
+        )
+    yield Rule(
+        ("compress-bits",),
+        (lambda values: 16 < values["compress-bits"] < 32,),
+        "16 bits are the most beside 32",
+        "set 2 to 16, or 32",
+    )
 
 
 def _of_decomposition(method: "type[MethodDeclaration]") -> Iterator[Rule]:

@@ -16,8 +16,12 @@ from fedsuite.messages.array_records import (
     RecordError,
     array_header,
     dtype_name,
+    num_bytes,
+    to_arrays,
+    to_record,
     view_array,
 )
+from fedsuite.messages.compression import CodedModel, HalfModel
 from fedsuite.messages.records import (
     ARRAYS,
     FOLLOWED,
@@ -168,6 +172,8 @@ class Expected:
         Looks at a reply that passed all else, and raises :class:`BadReply` with a reason.
     infinite
         Entries that were infinite when sent, and may be so still; None of none.
+    coding
+        What decodes the record of the model; None where it comes as it is.
     """
 
     arrays: Mapping[str, RecordSpec] = field(default_factory=dict)
@@ -184,6 +190,7 @@ class Expected:
     check: Callable[[ClientReply], None] | None = None
     one_of: bool = False
     infinite: InfiniteEntries | None = field(default=None, compare=False)
+    coding: CodedModel | HalfModel | None = field(default=None, compare=False)
 
 
 def spec_of(arrays: Mapping[str, NDArray[Any]]) -> RecordSpec:
@@ -204,11 +211,17 @@ def check_reply(
     arrays, size, converted = {}, 0, ""
     infinite: dict[str, Mask] = {}
     for name, spec in _wanted(content, expected).items():
-        found = _Found(_find_record(content, name, expected), spec, expected)
+        came, coded_size = _find_record(content, name, expected), 0
+        if expected.coding is not None and name == ARRAYS:
+            coded = to_arrays(came)
+            came = to_record(expected.coding.decoded(coded, client_id))
+            coded_size = num_bytes(coded)
+        found = _Found(came, spec, expected)
         arrays[name] = found.arrays
         for place, held in found.infinite.items():
             infinite[place] = held | infinite.get(place, np.False_)
-        size, converted = size + found.num_bytes, converted or found.converted
+        size += coded_size or found.num_bytes
+        converted = converted or found.converted
     metrics, stand_ins, left_out = _check_metrics(content, expected)
     unfollowed = _take_settings(content, metrics, expected.settings)
     stored = bool(metrics.pop(STORED_STATE, 0.0))

@@ -4,6 +4,8 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from fedsuite.clients import load_client
 from fedsuite.clients.personal.own_model import OwnModelClient
 from fedsuite.core.errors import Refused
@@ -50,7 +52,7 @@ def global_arrays(experiment: Experiment, arrays: Arrays) -> Arrays:
     return {name.removeprefix(_PREFIX): array for name, array in arrays.items()}
 
 
-def start_from(experiment: Experiment, drawn: Arrays) -> InitialModel:
+def start_from(experiment: Experiment, drawn: Arrays, at_home: Arrays) -> InitialModel:
     """Return the arrays that a run starts with.
 
     Parameters
@@ -59,11 +61,14 @@ def start_from(experiment: Experiment, drawn: Arrays) -> InitialModel:
         The experiment.
     drawn
         The initial arrays without the key.
+    at_home
+        What the network holds beside them and never sends.
 
     Raises
     ------
     Refused
-        If the method has no one model, or the file's arrays are not those of the network.
+        If the method has no one model, or the file's arrays are not those of the network,
+        or clients would not have what it holds.
     """
     chosen = str(experiment[KEY])
     if not chosen:
@@ -85,8 +90,16 @@ def start_from(experiment: Experiment, drawn: Arrays) -> InitialModel:
     # A run of a method with networks has its arrays under a number.
     bare = {name.removeprefix(_PREFIX): array for name, array in read.items()}
     names = {name.removeprefix(_PREFIX): name for name in drawn}
-    if reason := _unlike(bare, {bare_name: drawn[n] for bare_name, n in names.items()}):
+    needed = {bare_name: drawn[name] for bare_name, name in names.items()} | at_home
+    if reason := _unlike(bare, needed):
         raise Refused({KEY: chosen}, reason, "choose the network that it is of")
+    other = [n for n, array in at_home.items() if not np.array_equal(bare[n], array)]
+    if other:
+        raise Refused(
+            {KEY: chosen, "travels": experiment["travels"]},
+            f"its {other[0]} is another than the clients have, and does not travel",
+            "let it travel, or give the network those weights where it is built",
+        )
     arrays = {names[n]: bare[n].astype(drawn[names[n]].dtype) for n in names}
     text = safetensors_bytes({name: bare[name] for name in sorted(bare)})
     return InitialModel(arrays, hashlib.sha256(text).hexdigest())

@@ -67,7 +67,12 @@ from fedsuite.running.collusion import with_liars
 from fedsuite.running.description import run_facts, starting_line
 from fedsuite.running.initial_model import KEY, InitialModel, start_from
 from fedsuite.running.outcome import untrained
-from fedsuite.running.server_parts import ServerParts, initial_arrays, server_parts
+from fedsuite.running.server_parts import (
+    ServerParts,
+    arrays_at_home,
+    initial_arrays,
+    server_parts,
+)
 from fedsuite.running.site_tables import ask_for_statistics
 from fedsuite.running.worker import experiment_run_name
 from fedsuite.strategies.decomposition.filter_decomposition import FilterDecomposition
@@ -190,7 +195,8 @@ def _run_experiment(
     if isinstance(data, SiteFederation):
         data.told_scaling = lambda: strategy.directory.column_means.scaling
     initial = initial_arrays(experiment, model, parts)
-    start = _start(experiment, folder if goes_on else None, initial)
+    at_home = arrays_at_home(model)
+    start = _start(experiment, folder if goes_on else None, initial, at_home)
     if start.fingerprint:
         write(start.story(experiment))
     facts = run_facts(experiment, model, parts.networks)
@@ -216,9 +222,15 @@ def _run_experiment(
         if strategy.privacy is not None:
             strategy.privacy.ledger = ReleaseLedger(folder / LEDGER)
         with tracking(run.tracker_names, run_folder, experiment.values) as trackers:
-            final = FinalModel(run_folder)
+            final = FinalModel(run_folder, at_home)
             others = build_callbacks(
-                experiment, data, run_folder, checkpoint, write, [*trackers, *callbacks]
+                experiment,
+                data,
+                run_folder,
+                checkpoint,
+                write,
+                [*trackers, *callbacks],
+                at_home,
             )
             with _naming_checkpoint(checkpoint, strategy):
                 result = strategy.start(
@@ -268,6 +280,7 @@ def build_strategy(experiment: Experiment, parts: ServerParts) -> FederatedStrat
             **parts.needed_by(experiment.strategy),
             layer=layer,
             buffers=parts.buffers,
+            halves=parts.halves,
             num_clients=data.num_clients,
             min_available_nodes=1,
             identity="registered" if own_nodes else "partition",
@@ -289,6 +302,7 @@ def build_callbacks(
     checkpoint: Checkpoint | None,
     write: Callable[[str], None],
     trackers: Sequence[Callback],
+    at_home: Arrays,
 ) -> list[Callback]:
     """Return the callbacks after the final model's, in the order of their calls."""
     run = experiment.group(RunSettings)
@@ -299,7 +313,7 @@ def build_callbacks(
     if stop:
         callbacks.append(EarlyStop(stop, run.early_stop_patience))
     if best:
-        callbacks.append(BestModel(best, folder))
+        callbacks.append(BestModel(best, folder, at_home))
     if run.metrics_port:
         with naming_extras(f"metrics-port = {run.metrics_port}"):
             from fedsuite.callbacks.prometheus import Prometheus
@@ -403,12 +417,14 @@ def _naming_checkpoint(
         ) from error
 
 
-def _start(experiment: Experiment, folder: Path | None, drawn: Arrays) -> InitialModel:
+def _start(
+    experiment: Experiment, folder: Path | None, drawn: Arrays, at_home: Arrays
+) -> InitialModel:
     """Return what a run starts with; ``folder`` is that of a run that goes on."""
     if folder is not None and list_checkpoints(folder / CHECKPOINTS):
         # The model to start from has done its part.
         return InitialModel(drawn)
-    start = start_from(experiment, drawn)
+    start = start_from(experiment, drawn, at_home)
     if folder is not None:
         before = str(read_manifest(folder).get(INITIAL_MODEL) or "")
         if before != start.fingerprint:

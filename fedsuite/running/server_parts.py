@@ -16,11 +16,12 @@ from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.messages.records import Arrays
 from fedsuite.models import count_parameters
-from fedsuite.models.arrays import buffer_names, model_arrays
+from fedsuite.models.arrays import bfloat16_names, buffer_names, model_arrays
 from fedsuite.models.assignment import experiment_networks
 from fedsuite.models.features import features_are_inputs
 from fedsuite.models.groups import ParameterGroups, parameter_groups
 from fedsuite.models.server_networks import ServerNetworks
+from fedsuite.models.travelling import names_at_home, without
 from fedsuite.rounds.strategy import FederatedStrategy
 from fedsuite.running.one_row import refuse_one_row
 from fedsuite.running.server_validation import ServerValidation
@@ -51,6 +52,8 @@ class ServerParts:
         Names of the clients in order; empty where they have none.
     evaluation_only
         Clients that never train, as far as the server knows.
+    halves
+        Names of the arrays that are bfloat16 in the one network of all.
     """
 
     groups: ParameterGroups | None = None
@@ -62,6 +65,7 @@ class ServerParts:
     training_rows: Mapping[int, int] = field(default_factory=dict)
     client_names: tuple[str, ...] = ()
     evaluation_only: frozenset[int] = frozenset()
+    halves: frozenset[str] = frozenset()
 
     @property
     def public_rows(self) -> int:
@@ -104,6 +108,7 @@ def server_parts(
         {} if experiment["sites"] else dict(enumerate(_sizes(data))),
         data.client_names,
         data.evaluation_only,
+        frozenset() if networks else bfloat16_names(model) - names_at_home(model),
     )
 
 
@@ -142,13 +147,22 @@ def _networks(
 
 
 def initial_arrays(experiment: Experiment, model: nn.Module, parts: ServerParts) -> Arrays:
-    """Return the server's initial arrays; empty if clients keep their models."""
+    """Return the initial arrays that the server sends; empty if clients keep their models.
+
+    Those that do not travel are not among them: see :func:`arrays_at_home`.
+    """
     if experiment.strategy.PRIVATE_MODELS:
         return {}
     if experiment.strategy.takes("networks"):
         assert parts.networks is not None
         return parts.networks.join(parts.networks.initial)
-    return model_arrays(model)
+    return without(model_arrays(model), names_at_home(model))
+
+
+def arrays_at_home(model: nn.Module) -> Arrays:
+    """Return what a run's model holds and no message: what the key travels leaves out."""
+    at_home = names_at_home(model)
+    return model_arrays(model, at_home) if at_home else {}
 
 
 def server_networks(experiment: Experiment, data: FederatedData) -> ServerNetworks | None:

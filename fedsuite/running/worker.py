@@ -27,12 +27,19 @@ from fedsuite.experiment.data_and_models import federated_data, network_model
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.messages.array_records import num_bytes
+from fedsuite.messages.compression import DOWN, UP
 from fedsuite.messages.decomposition import clients_take_part
 from fedsuite.messages.records import EVALUATION_ONLY, TRAINING_ROWS, Arrays
-from fedsuite.models.arrays import buffer_names, load_arrays, model_arrays
+from fedsuite.models.arrays import (
+    bfloat16_names,
+    buffer_names,
+    load_arrays,
+    model_arrays,
+)
 from fedsuite.models.assignment import experiment_networks
 from fedsuite.models.groups import parameter_groups
 from fedsuite.models.one_row import one_row_failure
+from fedsuite.models.travelling import names_at_home
 from fedsuite.rounds.greeting import told_sums
 from fedsuite.rounds.round_settings import SECURE, RoundSettings
 from fedsuite.rounds.secure_rules import SECURE_STAGES
@@ -42,6 +49,11 @@ from fedsuite.running.node import (
 from fedsuite.training.app import Answering, Fact, Failures, make_client_app
 from fedsuite.training.attack_plan import AttackPlan, LyingClient, flipped
 from fedsuite.training.base import FederatedClient
+from fedsuite.training.compressed_client import (
+    Compartment,
+    CompressedClient,
+    HalfClient,
+)
 from fedsuite.training.fault_plan import FaultPlan, PlannedClient
 from fedsuite.training.loop import TrainingOptions, resolve_device
 from fedsuite.training.new_client import NewClient
@@ -66,10 +78,14 @@ COPIES = 4
 
 @dataclass(frozen=True)
 class _Resident:
-    """Model of one network, shared in turns by clients, and its initial arrays."""
+    """Model of one network, shared in turns by clients, and its initial arrays.
+
+    ``halves`` are the names of those that travel as bfloat16.
+    """
 
     model: torch.nn.Module
     initial: Arrays
+    halves: frozenset[str]
 
 
 class Worker:
@@ -136,6 +152,11 @@ class Worker:
         self._remembers_initial = own or decomposed
         self._groups = parameter_groups(self._resident(0).model) if decomposed else None
         self._clients = LeastRecent[int, Answering](CLIENT_CACHE_BYTES)
+        rounds = experiment.group(RoundSettings)
+        self._codecs = rounds.codec(UP), rounds.codec(DOWN)
+        self._compartment: Compartment | None = None
+        if any(codec.is_on for codec in self._codecs):
+            self._compartment = Compartment(store)
 
     @property
     def actions(self) -> list[str]:
@@ -168,7 +189,7 @@ class Worker:
             training=self._training,
             client_id=client_id,
             seed=self._seed,
-            store=self._store,
+            store=self._compartment or self._store,
             self_regularisation=self._self_regularisation,
             privacy=self._privacy,
             scoring=self._scoring,
@@ -233,7 +254,9 @@ class Worker:
         """Return a client that lies and fails where the experiment plans so."""
         client = self.client(context, client_id)
         if client_id in self._data.evaluation_only:
-            return NewClient(client, told_of(self._client_class))
+            return self._in_halves(
+                NewClient(client, told_of(self._client_class)), client_id
+            )
         if client_id in self._liars:
             model = self._resident(self._networks.of_client[client_id]).model
             client = LyingClient(
@@ -245,7 +268,22 @@ class Worker:
 
             masked = secure == "masked"
             client = SecureClient(client, context, self._seed, masked=masked)
+        if self._compartment is not None:
+            model = self._resident(self._networks.of_client[client_id]).model
+            client = CompressedClient(
+                client,
+                self._compartment,
+                *self._codecs,
+                list(model.state_dict()),
+                buffer_names(model),
+            )
+        client = self._in_halves(client, client_id)
         return PlannedClient(client, self._faults) if self._faults else client
+
+    def _in_halves(self, client: Answering, client_id: int) -> Answering:
+        """Return a client whose bfloat16 arrays travel as they are; itself without any."""
+        halves = self._resident(self._networks.of_client[client_id]).halves
+        return HalfClient(client, halves) if halves else client
 
     def read_ahead(self, context: Context, client_ids: Sequence[int]) -> None:
         """Read the rows of several small clients at once; sites have read theirs."""
@@ -309,7 +347,10 @@ class Worker:
     def _resident(self, index: int) -> _Resident:
         if index not in self._residents:
             model = network_model(self._experiment, self._data, index).to(self._device)
-            self._residents[index] = _Resident(model, model_arrays(model))
+            one = not self._experiment["client-models"]
+            shared = one and not self._experiment.strategy.takes("networks")
+            halves = bfloat16_names(model) - names_at_home(model) if shared else frozenset()
+            self._residents[index] = _Resident(model, model_arrays(model), halves)
         return self._residents[index]
 
     def _make_scoring(self, num_rounds: int) -> Scoring:

@@ -39,6 +39,7 @@ from fedsuite.messages.records import (
 from fedsuite.messages.versions import exchange_of
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.models.shapes import PIXELS, Standardisation
+from fedsuite.models.travelling import names_at_home, without
 from fedsuite.training.evaluation import mean_loss, model_scores
 from fedsuite.training.extra_losses import decorrelated, loss_on
 from fedsuite.training.loop import (
@@ -181,6 +182,9 @@ class FederatedClient(NumPyClient):
         heard = {n: request.config[n] for n in told_of(type(self)) if n in request.config}
         if more or heard:
             reply = replace(reply, metrics={**reply.metrics, **more}, followed=heard)
+        if at_home := names_at_home(self.model):
+            arrays = {name: without(a, at_home) for name, a in reply.arrays.items()}
+            reply = replace(reply, arrays=arrays)
         refuse_undeclared(type(self).__name__, reply, may_send(type(self)))
         return reply
 
@@ -400,7 +404,8 @@ class FederatedClient(NumPyClient):
         if not request.new_version:
             return {}
         version, needed = request.new_version, request.needed_versions
-        self.store.save(self.client_id, version, arrays, needed)
+        kept = without(arrays, names_at_home(self.model))
+        self.store.save(self.client_id, version, kept, needed)
         return {STORED_STATE: 1}
 
     def protect(self, request: Request, reply: Reply) -> Reply:

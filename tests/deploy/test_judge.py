@@ -22,6 +22,7 @@ from fedsuite.deploy.relay.judge import (
     judged,
 )
 from fedsuite.deploy.relay.policy import Change, Leave, Policy
+from fedsuite.messages.compression import UP, Codec, packed
 from fedsuite.messages.secrets_shared import (
     PUBLIC_KEY_BYTES,
     SIGNATURE_BYTES,
@@ -253,6 +254,17 @@ def test_arrays_and_texts_that_the_policy_names_leave() -> None:
     assert decide(content, policy).num_bytes == 32
     noised = replace(policy, change=Change(clip_norm=1.0, noise_multiplier=1.0))
     assert rule_of(content, noised) == "change.noise-multiplier"
+
+
+def test_a_coded_change_stays_unless_the_policy_names_it() -> None:
+    codec = Codec("top-k", 0.5, 8, 2, 0, UP)
+    coded = codec.encode({"weight": np.asarray(WEIGHT, np.float32)}, 1, 0)
+    content = RecordDict({"arrays": arrays(**packed(coded, {"bias": BIAS}))})
+    with pytest.raises(Denied, match="coded/places") as denied:
+        decide(content)
+    assert denied.value.rule in ("leave.arrays", "leave.dtypes")
+    policy = leave(arrays="coded/*, rest/*", dtypes=f"{Leave().dtypes}, uint32")
+    assert len(decide(content, policy).content["arrays"]) == 3
 
 
 def test_clipped_changes_are_as_long_as_the_bound() -> None:

@@ -67,6 +67,8 @@ OTHERS: Mapping[str, tuple[Value, ...]] = {
     "class-weights": ("balanced",),
     "classes-per-client": (4,),
     "clip-gradient-norm": (0.01,),
+    "compress-down": ("signs",),
+    "compress-up": ("top-k",),
     "coefficient-period": (3,),
     "dirichlet-min-size": (420,),
     "discriminator-widths": ("16",),
@@ -106,6 +108,7 @@ OTHERS: Mapping[str, tuple[Value, ...]] = {
     "theta": (90.0,),
     "torchvision-augmentation": ("rand-augment",),
     "trackers": ("tensorboard",),
+    "travels": ("3.*",),
 }
 """Other values of keys where the next one would say little."""
 
@@ -173,6 +176,7 @@ BESIDE: Mapping[str, Mapping[str, Value]] = {
     "quorum": {"drop-out": 0.4, "max-failed-rounds": 1},
     "temperature-decay": {"effective-clients": 0.0},
     "theta": {"theta": 0.0},
+    "travels": {"hidden-layers": 2},
 }
 """What stands beside a key, before and after its change, for it to have an effect."""
 

@@ -37,6 +37,13 @@ STATEFUL: Mapping[str, Mapping[str, Value]] = {
     },
     "personal-atoms": {**DECOMPOSED, "personal-atoms": True},
     "ditto": {"method": "ditto"},
+    "compressed": {
+        "method": "scaffold",
+        "compress-up": "top-k",
+        "compress-down": "qsgd",
+        "num-rounds": 3,
+        "evaluate-every": 1,
+    },
     "validation-rows": {
         "method": "ditto",
         "client-validation-fraction": 0.2,
@@ -121,6 +128,14 @@ def test_validation_rows_on_fewer_nodes_and_in_two_processes(tmp_path: Path) -> 
         for name in ("local", "nodes", "workers")
     }
     assert len(best) == 1
+
+
+@pytest.mark.slow
+def test_coded_changes_in_two_processes_and_on_fewer_nodes(tmp_path: Path) -> None:
+    keys = STATEFUL["compressed"]
+    local = run(tmp_path, "local", "local", 0, **keys)
+    assert run(tmp_path, "workers", "local", 0, **keys, workers=2) == local
+    assert run(tmp_path, "nodes", "local", 2, **keys) == local
 
 
 @pytest.mark.slow

@@ -44,6 +44,8 @@ EXAMPLES: Mapping[str, tuple[Any, ...]] = {
     "quorum": (20,),
     "quantisation-bits": (16, 24),
     "evaluation-only": ("3",),
+    "compress-bits": (4, 24),
+    "travels": ("trainable",),
     "reconstruction-threshold": (1, 2, 9),
 }
 """Values that no declaration names and that rules are about."""

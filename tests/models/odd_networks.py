@@ -134,3 +134,16 @@ TWINS = (
     ("shared", "shared_again"),
 )
 """Names of one array each."""
+
+
+class Halved(nn.Module):
+    """A hidden layer in bfloat16, with a head in float32."""
+
+    def __init__(self, input_shape: tuple[int, ...], num_classes: int) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(math.prod(input_shape), 16, dtype=torch.bfloat16)
+        self.head = nn.Linear(16, num_classes)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = torch.relu(self.hidden(inputs.flatten(1).bfloat16()))
+        return self.head(hidden.float())

@@ -50,6 +50,7 @@ NO_PATHS = {
     "torchvision-model": "name that torchvision knows",
     "torchvision-weights": "name that torchvision knows",
     "trackers": "names of modules, on the server",
+    "travels": "names of arrays",
 }
 """Keys of free text that name no file or folder, and what they name."""
 

@@ -147,7 +147,8 @@ class DecomposedClient:
         if not request.start_version:
             return _Memory()
         stored = self._store.load(request.client_id, request.start_version)
-        return _Memory.unpack(stored)
+        # Of who goes around this client there may be more than of itself.
+        return _Memory.unpack(stored) if stored else _Memory()
 
     def _frozen(self, orders: Orders) -> Collection[str]:
         """Return what stays as it is where a method tunes a copy before it scores it."""

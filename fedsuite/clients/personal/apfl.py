@@ -84,7 +84,9 @@ class APFLClient(PersonalModelClient):
         share, kept = float(self._share), model_arrays(own)
         names = dict(own.named_parameters(remove_duplicate=False))
         mixture = {
-            n: share * a + (1 - share) * received[n] for n, a in kept.items() if n in names
+            n: share * a + (1 - share) * received[n]
+            for n, a in kept.items()
+            if n in names and n in received
         }
         load_arrays(self.model, {**kept, **mixture})
 

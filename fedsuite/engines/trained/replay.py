@@ -134,6 +134,8 @@ def _evaluation(experiment: Experiment, checkpoint: Checkpoint, client_id: int) 
     # Every client is asked, in every round.
     strategy.num_rounds, strategy.evaluate_every = num_rounds, 1
     strategy.fraction_evaluate = 1.0
+    # What is asked here gets the model as it is.
+    strategy.compression = ()
     _only_member(strategy, client_id)
     config = ConfigRecord()
     asked = strategy.configure_evaluate(state.server_round, state.arrays, config, grid)

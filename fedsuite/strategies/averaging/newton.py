@@ -27,6 +27,7 @@ from typing import ClassVar
 import numpy as np
 from typing_extensions import override
 
+from fedsuite.core.rules import Rule
 from fedsuite.method import (
     CURVATURE,
     GRADIENT,
@@ -43,6 +44,7 @@ from fedsuite.method import (
     Expected,
     GatheredStrategy,
     Release,
+    Unless,
     Value,
     Vector,
     cast_like,
@@ -92,6 +94,14 @@ class Newton(GatheredStrategy):
     }
     FIXED_REASON: ClassVar[str] = (
         "its uploads are derivatives of the plain loss, of one view of a sample"
+    )
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            ("travels", "method"),
+            (Unless("travels", "all"),),
+            "its Hessian is of the whole model",
+            "leave it out, or choose another method",
+        ),
     )
     UNUSED: ClassVar[Sequence[str]] = (
         "local-epochs",

@@ -30,7 +30,7 @@ class Ledger:
     def received(self, reply: ClientReply) -> None:
         """Count a good reply."""
         self.parameters_up += sum(map(num_entries, reply.arrays.values()))
-        self.bytes_up += sum(map(num_bytes, reply.arrays.values()))
+        self.bytes_up += reply.num_bytes
 
     def metrics(self, prefix: str) -> dict[str, float]:
         """Return the numbers by name, for the round's record."""

@@ -41,6 +41,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 import numpy as np
 from typing_extensions import override
 
+from fedsuite.core.rules import Rule
 from fedsuite.method import (
     ARRAYS,
     NO_WHOLE_MODEL,
@@ -54,6 +55,7 @@ from fedsuite.method import (
     Exchange,
     OneOf,
     RecordSpec,
+    Unless,
     Value,
     Vector,
     examples_of,
@@ -126,6 +128,14 @@ class CFFL(RewardStrategy):
     DEFAULTS: ClassVar[Mapping[str, Value]] = VALIDATION_DEFAULTS
     FIXED: ClassVar[Mapping[str, Value]] = {"upload-noise-multiplier": 0.0}
     FIXED_REASON: ClassVar[str] = "noise would undo the choice of what is uploaded"
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            ("travels", "method"),
+            (Unless("travels", "all"),),
+            "clients send statistics of the whole model beside what they choose of it",
+            "leave it out, or choose another method",
+        ),
+    )
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {
         **RewardStrategy.WITHOUT_EFFECT,
         **NO_WHOLE_MODEL,
