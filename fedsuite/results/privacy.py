@@ -175,9 +175,13 @@ class Scores:
         return Attack.of(self.scores, self.members)
 
     def likelihood_ratio(self) -> "Attack":
-        """Return LiRA, with each run in turn attacked by means of the others.
+        """Return LiRA, with each run in turn attacked by means of the others."""
+        return Attack.of(self.ratios(), self.members)
 
-        Rows that the others never trained on, or always, are left out.
+    def ratios(self) -> Vector:
+        """Return LiRA's log likelihood ratios ``[runs, rows]``.
+
+        NaN stands for rows that all other runs trained on, or none.
         """
         ratios = np.full(self.scores.shape, np.nan)
         known = np.isfinite(self.scores)
@@ -188,7 +192,7 @@ class Scores:
                 held = known[others] & side[others]
                 sides.append(_gaussian(self.scores[others], held, self.scores[run]))
             ratios[run] = sides[0] - sides[1]
-        return Attack.of(ratios, self.members)
+        return ratios
 
 
 def _gaussian(scores: Vector, held: Mask, at: Vector) -> Vector:
