@@ -101,7 +101,7 @@ def _curves(attacks: Mapping[tuple[str, str], Attack]) -> Figure:
         heights = np.array([attack.curve.at(share) for share in shares])
         colour, dash = PALETTE[models.index(model)], DASHES[hows.index(how)]
         data.append(_line(f"{model}, {how}", shares, heights, colour, dash))
-    axis = {"type": "log", "range": [np.log10(_LEAST), 0]}
+    axis = {"type": "log", "range": [np.log10(_LEAST), 0], "dtick": 1, "tickformat": "~g"}
     return Figure(
         MEMBERSHIP,
         "Rows trained on that an attack finds",
