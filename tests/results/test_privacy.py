@@ -63,7 +63,7 @@ def test_the_interval_is_of_the_means_standard_errors() -> None:
 def test_the_null_of_the_largest_is_measured() -> None:
     shifted = Cosines(np.array([0.5, 0.7]), np.array([0.1, 0.3, 0.2]), 0)
     assert shifted.mu().value == pytest.approx((0.6 - 0.2) / 0.1)
-    assert shifted.null == (pytest.approx(0.2), pytest.approx(0.1))
+    assert list(shifted.null) == pytest.approx([0.2, 0.1])
     assert Cosines(shifted.used, shifted.unused, 100).null == (0.0, 0.1)
 
 

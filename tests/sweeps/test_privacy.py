@@ -1,15 +1,23 @@
 """The whole audit, by its command."""
 
 import csv
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tomli_w
 
 from fedsuite.core.errors import ConfigError
 from fedsuite.engines.trained.membership import RowScores
 from fedsuite.sweeps.privacy import MODEL, REPLY, audit_privacy, membership
-from tests.small_runs import write_experiment
+from tests.small_runs import SMALL
+
+
+def written(folder: Path, keys: Mapping[str, object]) -> Path:
+    file = folder / "e.toml"
+    file.write_text(tomli_w.dumps({**SMALL, **keys}))
+    return file
 
 
 def rows_of(folder: Path) -> dict[tuple[str, str], dict[str, str]]:
@@ -38,13 +46,18 @@ def test_scores_of_runs_meet_by_their_rows() -> None:
         (5, 0, {}, "nothing is left to audit. Canaries are left out: without noise at the"),
         (1, 8, {"dp-noise-multiplier": 1.0}, "--canaries 1, --shadows 8: expected 2"),
         (0, 3, {}, "--canaries 0, --shadows 3: expected 2 canaries and 4 shadows"),
-        (5, 8, {"method": "standalone", "clients-per-round": 0}, "ends without one model for all"),
+        (
+            5,
+            8,
+            {"method": "standalone", "clients-per-round": 0},
+            "ends without one model for all",
+        ),
     ],
 )
 def test_what_is_refused_before_anything_starts(
     canaries: int, shadows: int, keys: dict[str, object], reason: str, tmp_path: Path
 ) -> None:
-    file = write_experiment(tmp_path / "e.toml", **keys)
+    file = written(tmp_path, keys)
     with pytest.raises(ConfigError, match=reason) as caught:
         audit_privacy(
             file,
@@ -60,9 +73,11 @@ def test_what_is_refused_before_anything_starts(
 
 
 @pytest.mark.slow
-def test_an_audit_and_its_second_call(tmp_path: Path, capsys) -> None:
+def test_an_audit_and_its_second_call(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     noise = {"dp-noise-multiplier": 1.0, "clients-per-round": 0}
-    file = write_experiment(tmp_path / "e.toml", **noise)
+    file = written(tmp_path, noise)
 
     def audit(*, overwrite: bool) -> str:
         audit_privacy(
