@@ -6,11 +6,15 @@ from typing import Annotated
 import typer
 
 from fedsuite.experiment.command_options import (
+    FileArgument,
     OutputOption,
     OverwriteOption,
     RunArgument,
     RunsArgument,
+    SetOption,
     StandaloneOption,
+    WorkersOption,
+    overrides,
 )
 
 app = typer.Typer(
@@ -75,3 +79,31 @@ def suspects(
     from fedsuite.results.suspects import write_suspects
 
     write_suspects(run, output, overwrite=overwrite)
+
+
+@app.command()
+def privacy(
+    file: FileArgument,
+    canaries: Annotated[
+        int, typer.Option(help="Clients of random directions; 0: no audit of noise.", min=0)
+    ] = 100,
+    shadows: Annotated[
+        int, typer.Option(help="Runs on half of the rows; 0: no membership test.", min=0)
+    ] = 16,
+    workers: WorkersOption = 0,
+    output: OutputOption = Path("analysis"),
+    settings: SetOption = None,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Measure what models tell of clients and of rows; called again, it goes on."""
+    from fedsuite.sweeps.privacy import audit_privacy
+
+    audit_privacy(
+        file,
+        overrides(settings),
+        output,
+        canaries=canaries,
+        shadows=shadows,
+        workers=workers,
+        overwrite=overwrite,
+    )

@@ -5,10 +5,13 @@ from typing import Annotated
 
 import typer
 
-from fedsuite.experiment.command_options import FileArgument, SetOption, overrides
+from fedsuite.experiment.command_options import (
+    FileArgument,
+    SetOption,
+    WorkersOption,
+    overrides,
+)
 from fedsuite.experiment.completion import complete_methods, complete_setting
-
-WorkersOption = Annotated[int, typer.Option(help="Runs at a time; 0: one per core.", min=0)]
 
 
 def sweep(

@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import itertools
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -151,6 +152,34 @@ class FederatedData:
         """
         without = np.flatnonzero(Rows.of(self.partition.train).sizes == 0)
         return self._evaluation_only.union(without.tolist())
+
+    def with_borrowers(self, count: int) -> "FederatedData":
+        """Return the data with more clients, which hold the rows of those that train.
+
+        No client of it has a name.
+        """
+        lenders = [k for k in range(self.num_clients) if k not in self.evaluation_only]
+        clients = [
+            *range(self.num_clients),
+            *itertools.islice(itertools.cycle(lenders), count),
+        ]
+        part = self.partition
+        return FederatedData(
+            self.spec,
+            self._raw,
+            self._rows,
+            Partition(
+                [part.train[k] for k in clients],
+                [part.test[k] for k in clients],
+                validation=[part.validation[k] for k in clients] if part.validation else (),
+            ),
+            self._scaling,
+            self.partitioner,
+            self._train_labels,
+            self._label_noise,
+            self._public,
+            self._evaluation_only,
+        )
 
     @property
     def client_names(self) -> tuple[str, ...]:

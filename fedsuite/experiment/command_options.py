@@ -28,6 +28,7 @@ StandaloneOption = Annotated[
         "run, or made."
     ),
 ]
+WorkersOption = Annotated[int, typer.Option(help="Runs at a time; 0: one per core.", min=0)]
 OutputOption = Annotated[Path, typer.Option(help="Folder for table and plot.")]
 OverwriteOption = Annotated[
     bool, typer.Option("--overwrite", help="Replace table and plot of an earlier call.")

@@ -19,6 +19,7 @@ from fedsuite.models.shapes import Standardisation
 from fedsuite.models.travelling import hold_at_home
 from fedsuite.models.trial import failure
 from fedsuite.models.vision import TorchvisionNetwork
+from fedsuite.training.attack_plan import AttackPlan
 
 
 def federated_data(experiment: Experiment, site: Site | None = None) -> FederatedData:
@@ -33,7 +34,11 @@ def federated_data(experiment: Experiment, site: Site | None = None) -> Federate
     """
     if experiment.group(DataSettings).sites:
         return site_federation(experiment.values, site, experiment.seed)
-    return load_federated_data(experiment.values, experiment.seed)
+    clients = experiment.num_clients
+    plan = experiment.group(AttackPlan, seed=experiment.seed, num_clients=clients)
+    others = {"num-clients": clients - plan.num_canaries}
+    data = load_federated_data({**experiment.values, **others}, experiment.seed)
+    return data.with_borrowers(plan.num_canaries) if plan.num_canaries else data
 
 
 def experiment_model(experiment: Experiment, data: FederatedData) -> torch.nn.Module:

@@ -65,21 +65,31 @@ class Table:
 
 @dataclass(frozen=True)
 class Output:
-    """The files of one analysis: their folder, and their name without ending."""
+    """The files of one analysis: their folder, their name, and the endings of the name."""
 
     folder: Path
     name: str
+    endings: tuple[str, ...] = (".csv", ".md", ".png")
 
     @classmethod
-    def claim(cls, folder: Path, name: str, *, overwrite: bool) -> "Output":
+    def claim(cls, folder: Path, name: str, *endings: str, overwrite: bool) -> "Output":
         """Make the folder before the work starts, and return the output.
+
+        Parameters
+        ----------
+        folder, name
+            Folder of the files, and their name without ending.
+        *endings
+            Endings of the files; none are those of :meth:`write`.
+        overwrite
+            Whether files of an earlier call may be replaced.
 
         Raises
         ------
         RunError
             If a file exists and ``overwrite`` is false, or the folder cannot be made.
         """
-        output = cls(folder, name)
+        output = cls(folder, name, endings or cls.endings)
         for path in output.paths:
             if path.exists() and not overwrite:
                 raise RunError(
@@ -93,10 +103,10 @@ class Output:
         return output
 
     @property
-    def paths(self) -> tuple[Path, Path, Path]:
-        """The files: CSV, Markdown, PNG."""
+    def paths(self) -> tuple[Path, ...]:
+        """The files, one for each ending: CSV, Markdown and PNG unless said otherwise."""
         stem = self.folder / self.name
-        return stem.with_suffix(".csv"), stem.with_suffix(".md"), stem.with_suffix(".png")
+        return tuple(map(stem.with_suffix, self.endings))
 
     def write(self, table: Table, figure: Figure, *, printed: Table | None = None) -> None:
         """Write the files and print the table, or a shorter table in its place."""

@@ -11,10 +11,15 @@ What a liar sends, with x its honest update, c the key ``attack-strength``:
 - ``label-flip``: what it learns from labels y -> K - 1 - y, honestly reported.
 - ``lie-examples``: c as its number of examples, 1,000,000 by default.
 - ``lie-loss``: c as each of its training losses, 10 by default.
+- ``canary``: c times a direction of its own, drawn once, 1 by default.
 - ``alie``: mu - c sigma; ``ipm``: -c mu, 2 by default. Mu and sigma are mean and standard
   deviation of the honest updates of the same exchange, by coordinate.
 
-Liars of the first five know their own data alone. Those of the last two know all honest
+Canaries do no harm. They are the last clients, beside those that divide the data, and show
+in the model how much one client leaves there: ``fedsuite analyse privacy`` looks for their
+directions. A canary holds another client's rows, so that it looks like any.
+
+Liars of the first six know their own data alone. Those of the last two know all honest
 replies of the round before they answer: more than a real one would, so that what withstands
 them withstands those who know less. They are played between clients and server, in
 :mod:`fedsuite.running.collusion`.
@@ -27,7 +32,8 @@ Sign flip and scaling: E. Bagdasaryan et al., "How To Backdoor Federated Learnin
 Circumventing Defenses For Distributed Learning", NeurIPS 2019, arXiv:1902.06156. Its z is 0
 for few clients: auto is that z, but at least 1.5. IPM: C. Xie, S. Koyejo, I. Gupta, "Fall
 of Empires: Breaking Byzantine-tolerant SGD by Inner Product Manipulation", UAI 2019,
-arXiv:1903.03936.
+arXiv:1903.03936. Canaries: G. Andrew et al., "One-shot Empirical Privacy Estimation for
+Federated Learning", ICLR 2024, arXiv:2302.03098.
 """
 
 from collections.abc import Collection, Mapping
@@ -43,6 +49,7 @@ from fedsuite.core.keys import AUTO, Unless, With
 from fedsuite.core.rng import numpy_stream
 from fedsuite.core.rules import Rule
 from fedsuite.core.settings import Settings, given, key
+from fedsuite.core.vectors import Vector, norm
 from fedsuite.data import Split
 from fedsuite.messages.records import (
     ARRAYS,
@@ -63,6 +70,7 @@ from fedsuite.training.app import Answering
 STRENGTHS: Mapping[str, float] = {
     "sign-flip": 1.0,
     "scale": 10.0,
+    "canary": 1.0,
     "alie": 1.5,
     "ipm": 2.0,
     "lie-examples": 1e6,
@@ -102,12 +110,26 @@ class AttackPlan(Settings):
             "its rows have no class to flip",
             "choose another attack",
         ),
+        Rule(
+            ("attackers", "attack", "num-clients"),
+            (
+                With("attack", "canary"),
+                lambda values: (
+                    0
+                    < values["num-clients"]
+                    <= num_liars(values["attackers"], values["num-clients"])
+                ),
+            ),
+            "nobody is left to hold the data",
+            "give less",
+        ),
     )
 
     attack: Literal[
         "none",
         "sign-flip",
         "scale",
+        "canary",
         "alie",
         "ipm",
         "label-flip",
@@ -127,8 +149,8 @@ class AttackPlan(Settings):
     attack_strength: float | Literal["auto"] = key(
         default="auto",
         help="how much they overdo it: factor of the update (sign-flip 1, scale 10, "
-        "ipm 2), standard deviations (alie 1.5 or more), or the number claimed "
-        "(lie-examples 1,000,000, lie-loss 10); auto is the number in brackets",
+        "ipm 2), length (canary 1), standard deviations (alie 1.5 or more), or the number "
+        "claimed (lie-examples 1,000,000, lie-loss 10); auto is the number in brackets",
         above=0.0,
         needs=tuple(With("attack", attack) for attack in STRENGTHS),
     )
@@ -146,8 +168,16 @@ class AttackPlan(Settings):
         """Return the clients that lie."""
         if not self:
             return frozenset()
+        count = num_liars(self.attackers, self.num_clients)
+        if self.attack == "canary":
+            return frozenset(range(self.num_clients - count, self.num_clients))
         order = numpy_stream(self.seed, "attackers").permutation(self.num_clients)
-        return frozenset(order[: num_liars(self.attackers, self.num_clients)].tolist())
+        return frozenset(order[:count].tolist())
+
+    @property
+    def num_canaries(self) -> int:
+        """Number of clients beside those that divide the data."""
+        return len(self.liars()) if self.attack == "canary" else 0
 
     @property
     def strength(self) -> float:
@@ -163,7 +193,11 @@ class AttackPlan(Settings):
         return max(alie_deviations(num_clients, num_liars), self.strength)
 
     def lie(
-        self, reply: Reply, received: Mapping[str, Arrays], trained: Collection[str]
+        self,
+        reply: Reply,
+        received: Mapping[str, Arrays],
+        trained: Collection[str],
+        client_id: int = 0,
     ) -> Reply:
         """Return what a liar says instead of an honest reply to anything but evaluation.
 
@@ -176,6 +210,8 @@ class AttackPlan(Settings):
         trained
             Records of the reply that hold the received model after training, beside those
             of several models.
+        client_id
+            The liar, which decides a canary's direction.
         """
         metrics, arrays = dict(reply.metrics), dict(reply.arrays)
         if self.attack == "lie-examples" and NUM_EXAMPLES in metrics:
@@ -188,8 +224,8 @@ class AttackPlan(Settings):
                     name: np.where(losses > 0, self.strength, losses)
                     for name, losses in claimed.items()
                 }
-        elif self.attack in ("sign-flip", "scale"):
-            factor = self.strength if self.attack == "scale" else -self.strength
+        elif self.attack in ("sign-flip", "scale", "canary"):
+            factor = -self.strength if self.attack == "sign-flip" else self.strength
             for name, record in arrays.items():
                 if name == SHARES:
                     # Turned, they would be no shares, and refused at sight.
@@ -197,7 +233,11 @@ class AttackPlan(Settings):
                 one_of_several = name if is_model_record(name) else ""
                 origin = ARRAYS if name in trained else one_of_several
                 start = received.get(origin, {})
-                arrays[name] = scaled(record, start, factor)
+                if self.attack == "canary":
+                    direction = canary_direction(self.seed, client_id, record)
+                    arrays[name] = moved(record, start, direction, factor)
+                else:
+                    arrays[name] = scaled(record, start, factor)
         return replace(reply, arrays=arrays, metrics=metrics)
 
 
@@ -208,6 +248,39 @@ def scaled(record: Arrays, start: Arrays, factor: float) -> Arrays:
         if not is_statistic(name, array):
             origin = np.asarray(start.get(name, 0.0), dtype=np.float64)
             arrays[name] = cast(origin + factor * (array - origin), array)
+    return arrays
+
+
+def canary_direction(seed: int, client_id: int, like: Arrays) -> dict[str, Vector]:
+    """Return a canary's direction, uniform on the sphere and of length 1.
+
+    Parameters
+    ----------
+    seed
+        Seed of the experiment.
+    client_id
+        The canary; numbers of no client give directions that were never used.
+    like
+        Arrays of the model. Integers and statistics have no part in it.
+    """
+    stream = numpy_stream(seed, "canary", 0, client_id)
+    parts = {
+        name: stream.standard_normal(like[name].shape)
+        for name in sorted(like)
+        if not is_statistic(name, like[name])
+    }
+    length = norm(*parts.values()) or 1.0
+    return {name: part / length for name, part in parts.items()}
+
+
+def moved(
+    record: Arrays, start: Arrays, direction: Mapping[str, Vector], length: float
+) -> Arrays:
+    """Return a record whose distance from ``start``, 0 where missing, is a direction's."""
+    arrays = dict(record)
+    for name, part in direction.items():
+        origin = np.asarray(start.get(name, 0.0), dtype=np.float64)
+        arrays[name] = cast(origin + length * part, record[name])
     return arrays
 
 
@@ -268,4 +341,4 @@ class LyingClient:
         if request.message_type.partition(".")[0] == EVALUATE:
             return reply
         with buffers_declared(self._buffers):
-            return self._plan.lie(reply, request.arrays, self._trained)
+            return self._plan.lie(reply, request.arrays, self._trained, request.client_id)

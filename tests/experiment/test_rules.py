@@ -38,7 +38,7 @@ EXAMPLES: Mapping[str, tuple[Any, ...]] = {
     "num-clients": (2,),
     "clients-per-round": (1, 11),
     "liars": (0.4, 0.6, 1.5, 3.0),
-    "attackers": (0.01,),
+    "attackers": (0.01, 1.0),
     "pfedme-learning-rate": (1.0,),
     "lp-proj-learning-rate": (1.0,),
     "quorum": (20,),

@@ -6,7 +6,8 @@ from fedsuite.core.errors import RunError
 from fedsuite.results.analysis_files import Output, Table
 from tests.results.made_runs import make_run
 
-NAMES = ("costs", "contributions", "suspects")
+OF_RUNS = ("costs", "contributions", "suspects")
+NAMES = (*OF_RUNS, "privacy")
 
 
 def test_the_list_is_of_these(analyse):
@@ -51,7 +52,7 @@ def test_a_folder_that_cannot_be_made(tmp_path):
         Output.claim(tmp_path / "file" / "folder", "name", overwrite=False)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", OF_RUNS)
 def test_a_run_that_is_not_there(analyse, name):
     code, _, err = analyse(name, "nowhere")
     assert code == 1

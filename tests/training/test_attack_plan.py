@@ -32,11 +32,13 @@ from fedsuite.training.attack_plan import (
     AttackPlan,
     LyingClient,
     alie_deviations,
+    canary_direction,
     flipped,
 )
 from tests.helpers import digits_experiment, final_bits, run_digits
 
-ATTACKS = ("sign-flip", "scale", "alie", "ipm", "label-flip", "lie-examples", "lie-loss")
+ATTACKS = ("sign-flip", "scale", "canary", "alie", "ipm", "label-flip")
+ATTACKS += ("lie-examples", "lie-loss")
 
 HONEST = [{"w": np.array(x)} for x in ([1.0, 0.0], [2.0, 0.0], [1.0, 1.0], [2.0, 1.0])]
 """Updates of four honest clients: mean (1.5, 0.5), deviation (0.5, 0.5)."""
@@ -51,6 +53,13 @@ def test_liars_are_the_first_of_the_seeds_order() -> None:
         plan = AttackPlan(attack="scale", attackers=share, seed=7, num_clients=10)
         assert plan.liars() == set(order[:count])
     assert not AttackPlan(attack="none", seed=7, num_clients=10).liars()
+
+
+def test_canaries_are_the_last_clients() -> None:
+    plan = AttackPlan(attack="canary", attackers=0.3, seed=7, num_clients=10)
+    assert plan.liars() == {7, 8, 9}
+    assert plan.num_canaries == 3
+    assert AttackPlan(attack="scale", attackers=0.3, num_clients=10).num_canaries == 0
 
 
 @given(st.integers(0, 99), st.floats(0.1, 1), st.floats(0.1, 1), st.integers(5, 40))
@@ -127,6 +136,20 @@ def test_updates_are_multiplied(
     assert reply.arrays[ARRAYS]["running_var"].tolist() == [2.0]
     assert reply.arrays[CONTROL_CHANGE]["w"].tolist() == controls
     assert reply.metrics == METRICS
+
+
+def test_a_canary_sends_its_direction() -> None:
+    reply = said(attack="canary", attack_strength=5.0, seed=4)
+    direction = canary_direction(4, 0, TRAINED)
+    assert list(direction) == ["w"]
+    sent = reply.arrays[ARRAYS]["w"] - MODEL["w"]
+    np.testing.assert_allclose(sent, 5 * direction["w"], rtol=1e-6)
+    assert np.linalg.norm(sent) == pytest.approx(5.0)
+    assert reply.arrays[ARRAYS]["w"].dtype == np.float32
+    assert reply.arrays[ARRAYS]["running_var"].tolist() == [2.0]
+    assert reply.metrics == METRICS
+    other = said(attack="canary", attack_strength=5.0, seed=5)
+    assert other.arrays[ARRAYS]["w"].tolist() != reply.arrays[ARRAYS]["w"].tolist()
 
 
 def test_claims() -> None:

@@ -65,17 +65,18 @@ def report_html(runs: Sequence[Run], comparison: Comparison | None = None) -> st
             f"{where}: a file does not hold what fedsuite writes "
             f"({type(error).__name__}: {one_line(error)}): is it damaged?"
         ) from error
-    return _html(content)
+    return as_html(content)
 
 
 def write_partition(data: FederatedData, title: str, output: Path) -> None:
     """Write the page of the rows that each client holds, which needs no run, as HTML."""
-    text = _html(partition_page(data, title))
+    text = as_html(partition_page(data, title))
     make_folder(output.parent)
     atomic_write(output, text.encode())
 
 
-def _html(content: Page) -> str:
+def as_html(content: Page) -> str:
+    """Return a page as HTML that works without a network."""
     library, digest = _library()
     script = (_HERE / "page.js").read_text("utf-8")
     environment = Environment(

@@ -171,7 +171,7 @@ def page(runs: Sequence[Run], comparison: Comparison | None = None) -> Page:
     else:
         sections["replies"].notes.append("All replies were used.")
     filled = tuple(sections.values()), tuple(all_figures)
-    return _filled(Page(views, _subtitle(runs, len(groups)), _facts(runs), *filled))
+    return filled(Page(views, _subtitle(runs, len(groups)), _facts(runs), *filled))
 
 
 def _others(runs: Sequence[Run], first: Score) -> list[Score]:
@@ -222,10 +222,10 @@ def partition_page(data: FederatedData, title: str) -> Page:
     fingerprint = f"data fingerprint {data.fingerprint}"
     sections = (Section("data", TITLES["data"]),)
     views = {"": View("", words(title))}
-    return _filled(Page(views, fingerprint, {}, sections, holding_figures))
+    return filled(Page(views, fingerprint, {}, sections, holding_figures))
 
 
-def _filled(empty: Page) -> Page:
+def filled(empty: Page) -> Page:
     """Return a page with each figure in its section, without sections that hold nothing."""
     sections = {section.name: section for section in empty.sections}
     for place, figure in enumerate(empty.figures):
