@@ -101,8 +101,9 @@ MAY_IMPORT = {
     "messages": "core",
     "data": "core",
     "workarounds": "core messages",
+    "devices": "core",
     "models": "core messages workarounds",
-    "rounds": "core messages workarounds",
+    "rounds": "core messages workarounds devices",
     "training": "core messages data models workarounds",
     "method": "core messages rounds",
     "client": "core messages models training",
@@ -114,7 +115,7 @@ MAY_IMPORT = {
     "running": "core messages data models rounds training workarounds strategies clients "
     "experiment results callbacks",
     "engines": "core messages data models rounds training workarounds clients experiment "
-    "results callbacks running",
+    "results callbacks running devices",
     "sweeps": "core models experiment results engines",
     "deploy": "core messages data rounds workarounds experiment results engines",
     "cli": "core data models strategies experiment results engines sweeps deploy",

@@ -8,66 +8,15 @@ runs are counted, of two rounds and of all; evaluation, at the end of both, canc
 """
 
 import json
-import math
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import fedsuite
 from fedsuite.experiment.experiment import Experiment
+from fedsuite.training.multiplications import Counter
 
-aten = torch.ops.aten
 FEW_ROUNDS = 2
-
-
-def _matrices(arguments: tuple[Any, ...], result: Any) -> int:
-    """Return the multiplications of the last two matrices among the arguments."""
-    first, second = [a for a in arguments if isinstance(a, torch.Tensor)][-2:]
-    return first.numel() * second.shape[-1]
-
-
-def _convolution(arguments: tuple[Any, ...], result: torch.Tensor) -> int:
-    weight = arguments[1]
-    return result.numel() * math.prod(weight.shape[1:])
-
-
-def _convolution_backward(arguments: tuple[Any, ...], result: Any) -> int:
-    gradient, weight, wanted = arguments[0], arguments[2], arguments[-1]
-    return gradient.numel() * math.prod(weight.shape[1:]) * sum(map(bool, wanted[:2]))
-
-
-COUNTED: dict[Any, Callable[[tuple[Any, ...], Any], int]] = {
-    aten.mm: _matrices,
-    aten.bmm: _matrices,
-    aten.addmm: _matrices,
-    aten.addmm_: _matrices,
-    aten.baddbmm: _matrices,
-    aten.convolution: _convolution,
-    aten.convolution_backward: _convolution_backward,
-}
-
-
-class Counter(TorchDispatchMode):
-    """Adds up multiplications while it is entered."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.total = 0
-
-    def __torch_dispatch__(
-        self, operation: Any, kinds: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        """Carry out an operation and count it."""
-        result = operation(*args, **(kwargs or {}))
-        count = COUNTED.get(operation.overloadpacket)
-        if count is not None:
-            self.total += count(args, result)
-        return result
 
 
 def work_of_run(experiment: Experiment, rounds: int) -> int:

@@ -113,6 +113,8 @@ def round_line(report: RoundReport, scored: str) -> str:
         parts.append(scored)
     if "epsilon" in metrics:
         parts.append(f"epsilon {metrics['epsilon']:.4g}")
+    if "virtual_seconds" in metrics:
+        parts.append(f"virtual {metrics['virtual_seconds'] / 3600:.3g} h")
     if metrics["replies_rejected"]:
         kinds = Counter(r.kind for phase in report.phases for r in phase.rejections)
         causes = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from fedsuite.core.client_names import client_number
 from fedsuite.core.errors import Refused, one_line
 from fedsuite.data.specs import IntArray
 
@@ -13,7 +14,6 @@ KEY = "evaluation-only"
 _LONGEST = 60
 _MOST_NAMES = 10_000
 """Owners of which names are kept; more are known by number."""
-_SHOWN = 10
 
 
 def numbered(owners: npt.NDArray[np.generic]) -> tuple[IntArray, tuple[str, ...]]:
@@ -50,22 +50,14 @@ def named_clients(text: str, names: Mapping[int, str], num_clients: int) -> froz
     Refused
         If it names no client, one twice, or all.
     """
-    by_name = {name: client_id for client_id, name in names.items()}
     clients: set[int] = set()
     # A name may hold commas.
-    entries = [text.strip()] if text.strip() in by_name else text.split(",")
+    entries = [text.strip()] if text.strip() in names.values() else text.split(",")
     for entry in filter(None, map(str.strip, entries)):
-        client_id = by_name.get(entry)
-        if client_id is None and entry.isdecimal() and int(entry) < num_clients:
-            client_id = int(entry)
-        if client_id is None:
-            some = [*by_name][:_SHOWN]
-            more = f" and {len(by_name) - _SHOWN} more" if len(by_name) > _SHOWN else ""
-            known = f", or {', '.join(some)}{more}" if some else ""
-            raise Refused(
-                {KEY: text},
-                f"no client {entry!r}: clients are 0 to {num_clients - 1}{known}",
-            )
+        try:
+            client_id = client_number(entry, names, num_clients)
+        except ValueError as error:
+            raise Refused({KEY: text}, str(error)) from error
         if client_id in clients:
             raise Refused({KEY: text}, f"it names client {entry!r} twice")
         clients.add(client_id)

@@ -22,6 +22,8 @@ from fedsuite.core.rules import Rule, check_rules, rule_of_needs
 from fedsuite.core.settings import Declared
 from fedsuite.core.text import is_file_name, read_toml
 from fedsuite.data.data_settings import DataSettings
+from fedsuite.experiment.client_settings import KEY as CLIENT_SETTINGS
+from fedsuite.experiment.client_settings import settings_by_entry
 from fedsuite.experiment.key_catalog import (
     SELECTORS,
     ambiguous_keys,
@@ -142,6 +144,7 @@ class Experiment:
 
         experiment_networks(self.values)
         run = self.group(RunSettings)
+        self._check_clients(run.client_settings)
         _ = run.tracker_names
         if not is_file_name(run.run_name, 121):
             raise Refused(
@@ -150,6 +153,16 @@ class Experiment:
                 "starting with a letter or digit, and no name of a device on Windows, such "
                 "as nul",
             )
+
+    def _check_clients(self, text: str) -> None:
+        """Refuse values of single clients that no experiment could have for all."""
+        for client, values in settings_by_entry(text).items():
+            try:
+                Experiment.from_values({**self.values, CLIENT_SETTINGS: "", **values})
+            except ConfigError as error:
+                raise Refused(
+                    {CLIENT_SETTINGS: text}, f"client {client}: {error}"
+                ) from error
 
     def __getitem__(self, name: str) -> Value:
         return self.values[name]

@@ -173,6 +173,12 @@ def _of_sites() -> Iterator[Rule]:
         "its clients are not ours to make lie",
         "rehearse with {site-dirs}, or set 'none'",
     )
+    yield Rule(
+        ("devices", "sites"),
+        (*_REAL, Unless("devices", "")),
+        "the time of real nodes is their own",
+        "rehearse with {site-dirs}, or leave it out",
+    )
     # A node's operator chooses the folders that the node opens.
     for key, others in (("public-dir", ("", AUTO)), ("state-dir", (AUTO,))):
         variable = f"FEDSUITE_{key.partition('-')[0].upper()}"
@@ -426,6 +432,12 @@ def _of_new_clients() -> Iterator[Rule]:
 
 
 _TABLE = (
+    Rule(
+        ("straggler", "devices"),
+        (Unless("straggler", 0.0), Unless("devices", "")),
+        "the devices say who is late",
+        "set {round-deadline} in its place",
+    ),
     *_of_tasks(),
     *_of_new_clients(),
     Rule(

@@ -43,6 +43,11 @@ class RunSettings(Settings):
         help="seconds to wait for the replies of a round",
         above=0.0,
     )
+    client_settings: str = key(
+        default="",
+        help="values that single clients have in place of all clients' own, such as '3: "
+        "drop-out=0.5; hospital-b: learning-rate=0.01, local-epochs=2'; empty is none",
+    )
     threads: int = key(
         default=1,
         help="torch threads of each process; may change the last bits",

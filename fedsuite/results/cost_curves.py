@@ -10,7 +10,7 @@ from fedsuite.core.vectors import Vector
 from fedsuite.results.groups import Group
 from fedsuite.results.reader import Run
 
-COSTS = ("MB up", "MB down", "seconds", "CPU s")
+COSTS = ("MB up", "MB down", "seconds", "CPU s", "virtual h")
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,8 @@ def costs_of_rounds(run: Run) -> dict[str, Vector]:
         "MB down": column("bytes_down_train") / 1e6,
         "seconds": column("seconds") - np.nan_to_num(column("seconds_evaluate")),
         "CPU s": column("cpu_seconds") if local else np.full(len(run.rounds), np.nan),
+        # In rounds.jsonl it is the time since the run began.
+        "virtual h": np.diff(column("virtual_seconds"), prepend=0.0) / 3600,
     }
 
 

@@ -29,7 +29,7 @@ NOTE = (
     "together, and time without evaluation; means over seeds. A round: median over rounds "
     "and seeds, without each run's first. Processor time is that of the process that runs "
     "the clients, so of the local engine alone. Only times on one machine, under one load, "
-    "can be compared."
+    "can be compared. Virtual hours are those of the world of the key devices."
 )
 
 

@@ -89,6 +89,12 @@ class Exchange:
         wanted = expected.arrays.get(ARRAYS)
         return wanted is None or wanted == spec_of(self.shared.get(ARRAYS, {}))
 
+    def bytes_to(self, client_id: int) -> int:
+        """Return the payload in bytes of one client."""
+        shared = sum(num_bytes(arrays) for arrays in self.shared.values())
+        own = self.own.get(client_id, {}).values()
+        return shared + sum(num_bytes(arrays) for arrays in own)
+
     def bytes_down(self) -> int:
         """Return the payload in bytes, counted per client, whatever node hosts it."""
         shared = sum(num_bytes(arrays) for arrays in self.shared.values())

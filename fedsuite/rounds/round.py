@@ -4,6 +4,7 @@
 is in :meth:`RoundStrategy.stages` and :meth:`RoundStrategy.counting`.
 """
 
+import math
 from collections import ChainMap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -17,6 +18,7 @@ from fedsuite.core.errors import ConfigError, RunError, one_line
 from fedsuite.core.keys import AUTO
 from fedsuite.core.logs import ServerLogger
 from fedsuite.core.rng import numpy_stream
+from fedsuite.devices.world import World
 from fedsuite.messages.array_records import own_record, to_arrays, to_record
 from fedsuite.messages.compression import DOWN, UP
 from fedsuite.messages.records import ARRAYS, EVALUATE, NEW, TRAIN, Arrays
@@ -39,7 +41,7 @@ from fedsuite.rounds.first_exchange import FirstExchanges
 from fedsuite.rounds.guard import BELIEVED, BELIEVED_COUNT, Guard, Limit
 from fedsuite.rounds.infinite_entries import InfiniteEntries, all_finite
 from fedsuite.rounds.kinds import Kind
-from fedsuite.rounds.membership import Directory, Members
+from fedsuite.rounds.membership import Directory, Members, sample_clients
 from fedsuite.rounds.never_negative import NeverNegative
 from fedsuite.rounds.quorum import Quorum, QuorumMissed
 from fedsuite.rounds.recovery import Kept, Recovery
@@ -56,9 +58,11 @@ from fedsuite.rounds.requests import (
     with_infinite,
 )
 from fedsuite.rounds.round_settings import COMPRESSION_KEYS, PRIVACY_KEYS, SECURE_KEYS
+from fedsuite.rounds.selection import Selection
 from fedsuite.rounds.server_optimizer import ServerOptimizer
 from fedsuite.rounds.stage import Stage, State
 from fedsuite.rounds.validation import ClientReply
+from fedsuite.rounds.virtual_clock import VirtualClock
 from fedsuite.workarounds.prompt_grid import PromptGrid
 
 logger = ServerLogger(__name__)
@@ -75,6 +79,7 @@ class RoundStrategy(MethodContract):
 
     SET_ONCE: ClassVar[Sequence[str]] = (
         *("identity", "site_names", "evaluation_only", "layer", "halves"),
+        *("devices", "selection", "selection_candidates", "selection_ratio"),
         *("source_hash", "plug_ins", "public_fingerprint"),
         *(key.argument for key in (*PRIVACY_KEYS, *SECURE_KEYS, *COMPRESSION_KEYS)),
     )
@@ -119,6 +124,8 @@ class RoundStrategy(MethodContract):
             self.compression = (Compressed(self, self),)
         elif self.halves:
             self.compression = (InBfloat16(self.halves),)
+        self.virtual_clock = self._virtual_clock()
+        self.selector = self._selection()
         self.first = FirstExchanges(type(self).__name__, self.NEEDS_OF_CLIENT)
         self.pending: dict[str, ReplyReader] = {}
         # Number of the run's attempt, in names of versions; 0 adds none.
@@ -149,9 +156,39 @@ class RoundStrategy(MethodContract):
 
         return (SecureSums(self, self.seed, self),)
 
+    def _virtual_clock(self) -> VirtualClock | None:
+        """Return the clock of a rehearsed world, where a key names one."""
+        if not self.devices or not self.num_clients:
+            return None
+        names = dict(enumerate(self.site_names))
+        return VirtualClock(World(self.devices, self.seed, names, self.num_clients))
+
+    def _selection(self) -> Selection | None:
+        """Return what draws clients otherwise than all alike, where a key asks for it."""
+        if self.selection == "uniform":
+            return None
+        ratio = self.selection_ratio
+        return Selection(
+            self.selection,
+            self.seed,
+            self.selection_candidates or 2 * self.clients_per_round,
+            math.inf if isinstance(ratio, str) else ratio,
+            lambda: self.guard.sizes,
+            self.virtual_clock,
+        )
+
     @override
     def heed(self) -> None:
         super().heed()
+        if self.devices and not (self.hosts_clients and self.num_clients):
+            raise ValueError(
+                f"devices = {self.devices!r} needs fedsuite's own clients, which tell "
+                "their work: give identity = 'partition' and num_clients, or start the run "
+                "by `fedsuite run`"
+            )
+        if self.virtual_clock is not None:
+            self.virtual_clock.over_select = self.over_select
+            self.virtual_clock.deadline = self.round_deadline
         if self.secure_sums and (not self.hosts_clients or self.wire != "message"):
             raise ValueError(
                 f"secure_aggregation = {self.secure_aggregation!r} needs clients with "
@@ -231,6 +268,8 @@ class RoundStrategy(MethodContract):
         for reply in self.passed(reader, replies, TRAIN):
             good += 1
             yield reply
+        if self.virtual_clock is not None:
+            self.virtual_clock.end_exchange()
         report.bytes_up += reader.bytes_up
         tell_replies(exchange.message_type, good, len(exchange.client_ids))
         self.judge_first(reader)
@@ -241,12 +280,34 @@ class RoundStrategy(MethodContract):
     def drawn(self, phase: str) -> list[int]:
         """Return the clients that take part in a phase, of those that train, sorted."""
         members, sampling = self.members(), self.sampling[phase]
-        if phase != TRAIN or self.privacy is None:
-            if phase == TRAIN:
-                members = self.recovery.awake(members, self.server_round)
+        if phase != TRAIN:
             return sampling.draw(members, self.server_round)
-        self.privacy.open_account(members, sampling.count(len(members)), self.num_rounds)
-        return self.privacy.draw(members, self.server_round)
+        if self.privacy is not None:
+            count = sampling.count(len(members))
+            self.privacy.open_account(members, count, self.num_rounds)
+            return self.privacy.draw(members, self.server_round)
+        awake = self.recovery.awake(members, self.server_round)
+        count = sampling.count(len(awake))
+        if self.virtual_clock is not None:
+            count = self.virtual_clock.to_ask(count)
+        return self.chosen(self.those_there(awake), count)
+
+    def those_there(self, client_ids: Sequence[int]) -> Sequence[int]:
+        """Return those of some clients that are there; with devices wait for a quorum."""
+        if self.virtual_clock is None:
+            return client_ids
+        return self.virtual_clock.wait_for(client_ids, self.quorum)
+
+    def chosen(self, client_ids: Sequence[int], count: int) -> list[int]:
+        """Return so many of the clients that may be asked to train, sorted.
+
+        By the key ``selection``; a method that draws otherwise overrides :meth:`drawn`.
+        """
+        if self.selector is None:
+            seed, server_round = self.seed, self.server_round
+            return sample_clients(client_ids, count, seed, server_round, "sample-train")
+        num_clients = len(self.members())
+        return self.selector.draw(client_ids, count, self.server_round, num_clients)
 
     def outgoing(self, phase: str, messages: Iterable[Message]) -> list[Message]:
         """Return what is sent of a phase: what configure_* returned, in client order.
@@ -271,7 +332,9 @@ class RoundStrategy(MethodContract):
         self, reader: ReplyReader, messages: Iterable[Message]
     ) -> Iterator[ClientReply]:
         """Return the replies that the round's aggregation is of, in client order."""
-        return self.passed(reader, messages, TRAIN)
+        yield from self.passed(reader, messages, TRAIN)
+        if self.virtual_clock is not None:
+            self.virtual_clock.end_exchange()
 
     def num_asked(self, reader: ReplyReader) -> int:
         """Return how many clients were asked for the replies that were delivered."""
@@ -297,6 +360,7 @@ class RoundStrategy(MethodContract):
         """
         stages: tuple[Stage, ...] = (self.metric_means[phase],)
         if phase == TRAIN and self.privacy is None:
+            stages += () if self.selector is None else (self.selector,)
             stages += (*self.secure_sums, *self.step_stages)
             if type(self.layer) is not ExchangeLayer:
                 stages += (self.layer,)
@@ -306,7 +370,9 @@ class RoundStrategy(MethodContract):
         """Return the stages that remember something from round to round."""
         of_run = (self.recovery, self.judge, self.layer, *self._noise, *self.secure_sums)
         coding = (stage for stage in self.compression if stage.name)
-        return (*self._undone_with_the_model(), *of_run, *coding)
+        of_world = (self.virtual_clock, self.selector)
+        on = (stage for stage in of_world if stage is not None)
+        return (*self._undone_with_the_model(), *of_run, *coding, *on)
 
     def _undone_with_the_model(self) -> tuple[Stage, ...]:
         """Return the stages whose memory goes back with the model that comes back."""
@@ -319,7 +385,9 @@ class RoundStrategy(MethodContract):
         stages = self.stages(phase)
         for stage in stages:
             stage.open(reader.exchange)
-        for outcome in reader.read(messages):
+        clock = self.virtual_clock if phase == TRAIN else None
+        outcomes = reader.read(messages)
+        for outcome in outcomes if clock is None else clock.timed(reader, outcomes):
             if isinstance(outcome, Unused):
                 self.remarks.unused(outcome)
                 continue
@@ -332,6 +400,8 @@ class RoundStrategy(MethodContract):
         for place, stage in enumerate(stages, 1):
             for reply in stage.rest():
                 yield from through(stages[place:], reply)
+        for missed in () if clock is None else clock.missed():
+            self.remarks.reject(*missed)
 
     # ------------------------------------------------------------------- Flower's contract
 
@@ -416,7 +486,7 @@ class RoundStrategy(MethodContract):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         self.layer.before_evaluation(arrays)
-        last = server_round == self.num_rounds
+        last = server_round == self.num_rounds or bool(self.time_is_up())
         skipped = server_round % self.evaluate_every and not last
         if self.sampling[EVALUATE].fraction == 0.0:
             self.first.warn_of_unused(self.told(EVALUATE), server_round)
@@ -505,6 +575,8 @@ class RoundStrategy(MethodContract):
                 exchange = stage.ask(exchange)
             reader, messages = self._open(exchange, phase)
         reader.note(messages)
+        if phase == TRAIN and self.virtual_clock is not None:
+            self.virtual_clock.closes = reader.group_id
         self.pending[phase] = reader
         self._count_asked(phase, exchange)
         tell_sampled(phase, len(exchange.client_ids), self._members)
@@ -647,6 +719,21 @@ class RoundStrategy(MethodContract):
         logger.warning("round %d: %s", self.server_round, story)
         self.restore_states(kept.states)
         self.round_metrics["went_back_to"] = float(kept.server_round)
+
+    def end_round(self) -> None:
+        """Tell the virtual time at which a round ends, where there is such a clock."""
+        if self.virtual_clock is not None:
+            self.virtual_clock.end_round()
+            self.round_metrics["virtual_seconds"] = self.virtual_clock.now
+
+    def time_is_up(self) -> str:
+        """Return why no virtual time is left for another round; empty if there is some."""
+        clock, stop = self.virtual_clock, self.stop_at_seconds
+        if clock is None or not stop or clock.now < stop:
+            return ""
+        return (
+            f"{clock.now:.0f} virtual seconds have passed, and stop-at-seconds = {stop:g}"
+        )
 
     # ------------------------------------------------------------------------- checkpoints
 

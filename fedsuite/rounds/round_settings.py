@@ -11,15 +11,20 @@ from fedsuite.rounds.epsilon import Sampling
 
 Aggregator = Literal["mean", "median", "trimmed-mean", "geometric-median", "multi-krum"]
 Mix = Literal["none", "nearest"]
+Way = Literal["uniform", "by-examples", "power-of-choice", "oort", "round-robin"]
+"""Who is asked to train: see :mod:`fedsuite.rounds.selection`."""
 
 AVERAGE_KEYS = ("aggregator", "liars", "mix", "max-client-weight")
 NOISE, TARGET = "dp-noise-multiplier", "target-epsilon"
 OPTIMIZER = "server-optimizer"
 SECURE, THRESHOLD = "secure-aggregation", "reconstruction-threshold"
+DEVICES, SELECTION = "devices", "selection"
 
 _SUMMED = (Unless(SECURE, "off"),)
 _ROBUST = (Unless("aggregator", "mean"),)
 _SPARSE = tuple(With(key, kind) for key in (UP, DOWN) for kind in ("top-k", "random-k"))
+_REHEARSED = (Unless(DEVICES, ""),)
+_CHOSEN = (With(SELECTION, "power-of-choice"), With(SELECTION, "oort"))
 _NOISED = (Unless(NOISE, 0.0), Unless(TARGET, 0.0))
 _WITH_MOMENTUM = (With(OPTIMIZER, "sgd"), With(OPTIMIZER, "nesterov"))
 """Needs of keys that scale a step, which the adaptive rules would scale back."""
@@ -236,6 +241,50 @@ class RoundSettings(Declared):
     )
     clients_per_round: int = key(
         default=0, help="clients sampled to train in a round; 0 is all", minimum=0
+    )
+    selection: Way = key(
+        default="uniform",
+        help="who is asked to train: all alike, by training rows, the largest losses of "
+        "some (power-of-choice), who is worth most and fast (oort), or in turn",
+        needs=(Unless("clients-per-round", 0),),
+    )
+    selection_candidates: int = key(
+        default=0,
+        help="clients d, drawn by their rows, of which those with the largest losses are "
+        "asked; 0 is twice as many as are asked, all is the worst of all",
+        minimum=0,
+        needs=(With(SELECTION, "power-of-choice"),),
+    )
+    selection_ratio: float | str = key(
+        default=2.0,
+        help="most times that a client is asked, in means over clients, whatever it "
+        "claims; 1 asks all alike",
+        minimum=1.0,
+        words=("off",),
+        needs=_CHOSEN,
+    )
+    devices: str = key(
+        default="",
+        help="world of devices in which the run is rehearsed, on a virtual clock: "
+        "data-centre, phones-at-night, hospitals, or a TOML file; empty is none",
+    )
+    over_select: float = key(
+        default=1.0,
+        help="clients asked over replies that close a round; 1 waits for all",
+        minimum=1.0,
+        needs=_REHEARSED,
+    )
+    round_deadline: float = key(
+        default=0.0,
+        help="virtual seconds that a round waits for trained models; 0 waits for all",
+        minimum=0.0,
+        needs=_REHEARSED,
+    )
+    stop_at_seconds: float = key(
+        default=0.0,
+        help="virtual seconds after which the run ends; 0 goes by num-rounds alone",
+        minimum=0.0,
+        needs=_REHEARSED,
     )
     evaluate_every: int = key(
         default=1, help="rounds between evaluations on all clients", minimum=1

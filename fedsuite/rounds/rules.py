@@ -46,6 +46,21 @@ _OF_ROUNDS = (
         "set no more, or 0 for all",
     ),
     Rule(
+        ("over-select", "clients-per-round"),
+        (Unless("over-select", 1.0), With("clients-per-round", 0)),
+        "all are asked, and all are waited for",
+        "set {clients-per-round} to the replies that close a round",
+    ),
+    Rule(
+        ("selection-candidates", "clients-per-round"),
+        (
+            Unless("selection-candidates", 0),
+            lambda v: v["selection-candidates"] <= v["clients-per-round"],
+        ),
+        "all of them are asked",
+        "set more than are asked, or 0",
+    ),
+    Rule(
         ("dp-sampling", "clients-per-round"),
         (Unless("dp-sampling", "cycles"), With("clients-per-round", 0)),
         "no sample of all clients is secret",
@@ -95,6 +110,8 @@ _NOT_UNDER_NOISE: tuple[tuple[tuple[str, ...], tuple[Value, ...], str], ...] = (
         (2.0, "off"),
         "it divides by what others claim, while {dp-max-weight} bounds each alone",
     ),
+    (("selection",), ("uniform",), "it is no sample that an accountant counts"),
+    (("devices",), ("",), "who is away is no sample that an accountant counts"),
     (("decomposition",), (False,), "nobody has argued what a round with it releases"),
 )
 """Keys that break the promise of an epsilon, but for some values, and why."""

@@ -72,6 +72,12 @@ _SINGLE: tuple[tuple[str, tuple[Value, ...], str], ...] = (
     ("max-examples", (AUTO, "off"), "no client tells its examples: see {most-examples}"),
     ("max-update-norm", (AUTO, "off"), "no update is seen: see {clipping-range}"),
     ("score-trained", (False,), "what clients measure in training stays with them"),
+    (
+        "selection",
+        ("uniform", "by-examples", "round-robin"),
+        "no client tells its loss",
+    ),
+    ("devices", ("",), "what clients measure in training stays with them"),
     (NOISE, (0.0,), "the server would have to clip single updates"),
     (TARGET, (0.0,), "the server would have to clip single updates"),
     ("decomposition-average", ("factors",), "it multiplies each client's factors"),

@@ -121,8 +121,10 @@ class FederatedStrategy(RoundStrategy):
 
 
 def _spent(state: RunState) -> str | None:
-    """Return why noise at the server allows no further round, None if it does."""
+    """Return why noise at the server, or the clock, allows no further round, else None."""
     privacy, server_round = state.strategy.privacy, state.server_round
+    if reason := state.strategy.time_is_up():
+        return reason
     if privacy is None or server_round in (0, state.num_rounds):
         return None
     return privacy.exhausted(server_round + 1) or None
@@ -146,6 +148,7 @@ def _run_round(
         tell("\t└──> Aggregated MetricRecord: %s", metrics)
         result.train_metrics_clientapp[server_round] = metrics
     strategy.finish_round()
+    strategy.end_round()
     trained_wall, trained_cpu = time.monotonic(), time.process_time()
     config = configs[EVALUATE]
     asked = strategy.configure_evaluate(server_round, state.arrays, config, grid)

@@ -31,6 +31,7 @@ from fedsuite.core.keys import AUTO
 from fedsuite.core.logs import configure_logs, harmless, log_scope, write_line
 from fedsuite.data import DataSettings, FederatedData
 from fedsuite.data.site_federation import SiteFederation
+from fedsuite.experiment.client_settings import settings_of_clients
 from fedsuite.experiment.data_and_models import federated_data, network_model
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.paths import refuse_relative_paths
@@ -189,6 +190,9 @@ def _run_experiment(
     torch.set_num_threads(run.threads)
     goes_on = run.resume or _is_retry(folder, flwr_run_id)
     data = federated_data(experiment)
+    settings_of_clients(
+        run.client_settings, dict(enumerate(data.client_names)), experiment.num_clients
+    )
     model = network_model(experiment, data)
     parts = server_parts(experiment, data, model)
     strategy = build_strategy(experiment, parts)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from flwr.app import Context
@@ -23,6 +24,7 @@ from fedsuite.data import ClientData, DataSettings, FederatedData, Split
 from fedsuite.data.columns import fingerprint
 from fedsuite.data.site import Site
 from fedsuite.data.site_federation import SiteFederation
+from fedsuite.experiment.client_settings import settings_of_clients
 from fedsuite.experiment.data_and_models import federated_data, network_model
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.run_settings import RunSettings
@@ -41,7 +43,7 @@ from fedsuite.models.groups import parameter_groups
 from fedsuite.models.one_row import one_row_failure
 from fedsuite.models.travelling import names_at_home
 from fedsuite.rounds.greeting import told_sums
-from fedsuite.rounds.round_settings import SECURE, RoundSettings
+from fedsuite.rounds.round_settings import DEVICES, SECURE, RoundSettings
 from fedsuite.rounds.secure_rules import SECURE_STAGES
 from fedsuite.running.node import (
     plug_in_fingerprint,
@@ -66,6 +68,8 @@ from fedsuite.training.upload_noise import UploadNoise
 from fedsuite.training.vision_transforms import check_augmentation
 
 logger = logging.getLogger(__name__)
+
+Group = TypeVar("Group", TrainingOptions, FaultPlan)
 
 STATE_VARIABLE = "FEDSUITE_STATE"
 
@@ -142,6 +146,11 @@ class Worker:
             AttackPlan, seed=experiment.seed, num_clients=experiment.num_clients
         )
         self._liars = self._attack.liars()
+        self._own = settings_of_clients(
+            run.client_settings,
+            dict(enumerate(self._data.client_names)),
+            experiment.num_clients,
+        )
         self._self_regularisation = _self_regularisation(
             experiment.group(LSROptions), self._data
         )
@@ -186,7 +195,7 @@ class Worker:
             self._on_device(train),
             self._on_device(data.test),
             validation=None if validation is None else self._on_device(validation),
-            training=self._training,
+            training=self._with_own(self._training, client_id),
             client_id=client_id,
             seed=self._seed,
             store=self._compartment or self._store,
@@ -278,7 +287,21 @@ class Worker:
                 buffer_names(model),
             )
         client = self._in_halves(client, client_id)
-        return PlannedClient(client, self._faults) if self._faults else client
+        faults = self._with_own(self._faults, client_id)
+        if faults:
+            client = PlannedClient(client, faults)
+        if self._experiment[DEVICES]:
+            # What it imports takes a while.
+            from fedsuite.training.multiplications import CountedClient
+
+            client = CountedClient(client)
+        return client
+
+    def _with_own(self, settings: Group, client_id: int) -> Group:
+        """Return settings with a client's own values."""
+        names = {key.argument for key in settings.KEYS}
+        own = {n: v for n, v in self._own.get(client_id, {}).items() if n in names}
+        return replace(settings, **own) if own else settings
 
     def _in_halves(self, client: Answering, client_id: int) -> Answering:
         """Return a client whose bfloat16 arrays travel as they are; itself without any."""

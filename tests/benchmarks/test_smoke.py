@@ -11,13 +11,14 @@ from measuring.at_once import APART, run_both
 from measuring.compare import fingerprint, judge, read_model
 from measuring.prepare import prepare, resolve
 from measuring.watch import WatchedFailure, watch
-from measuring.work import Counter, work_of_a_round
+from measuring.work import work_of_a_round
 from peers import floor, hand_loop
 from peers.prepared import Prepared, save_model
 from torch import nn
 
 import fedsuite
 from fedsuite.experiment.experiment import Experiment
+from fedsuite.training.multiplications import Counter
 
 DIGITS = {
     "dataset": "digits",

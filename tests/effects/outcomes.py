@@ -10,7 +10,7 @@ from tests.effects.runs import did, refused_replies
 Outcome = Literal["changed", "refused", "told"]
 
 FAULTS = ("drop-out", "straggler", "max-failed-rounds", "quorum")
-FAULTS += ("attack", "attackers", "attack-strength")
+FAULTS += ("attack", "attackers", "attack-strength", "over-select", "round-deadline")
 """Keys that are about replies that do not come, or are not to be used."""
 
 

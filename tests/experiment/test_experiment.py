@@ -334,6 +334,11 @@ def other_value(name, value):
     told = {
         "site-rows": "1, 2, 3, 4, 5",
         "evaluation-only": "1",
+        "client-settings": "1: drop-out=0.5",
+        "devices": "hospitals",
+        "over-select": 2.0,
+        "selection-candidates": 7,
+        "selection-ratio": 3.0,
         "class-weights": "balanced",
         "scores": "macro-f1",
         "interval-ends": "100, 200",

@@ -46,6 +46,8 @@ EXAMPLES: Mapping[str, tuple[Any, ...]] = {
     "evaluation-only": ("3",),
     "compress-bits": (4, 24),
     "travels": ("trainable",),
+    "devices": ("hospitals",),
+    "client-settings": ("1: drop-out=0.5",),
     "reconstruction-threshold": (1, 2, 9),
 }
 """Values that no declaration names and that rules are about."""

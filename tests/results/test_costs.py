@@ -11,6 +11,8 @@ from fedsuite.results.costs import (
 )
 from fedsuite.results.groups import group_runs
 from fedsuite.results.reader import load_run
+from fedsuite.results.report.cost_figures import cost_figures
+from fedsuite.results.score import score_of
 from fedsuite.results.writer import RunFolder
 from tests.results.made_runs import written
 
@@ -56,8 +58,8 @@ def test_costs_are_sums_without_evaluation_and_means_over_seeds(tmp_path):
     assert curve.costs["CPU s"].tolist() == [12, 20, 24]
     # The first round is left out.
     assert (curve.of_a_round["seconds"], curve.of_a_round["CPU s"]) == (2, 4)
-    assert curve.cells(0.45) == [3, 6, 6, 10, 20]
-    assert curve.cells(0.9) == [None] * 5
+    assert curve.cells(0.45) == [3, 6, 6, 10, 20, None]
+    assert curve.cells(0.9) == [None] * 6
     assert common_targets([curve]) == [0.4, 0.6, 0.72, 0.8]
 
 
@@ -68,7 +70,19 @@ def test_what_a_run_does_not_say_is_unknown(tmp_path):
     assert found["seconds"].tolist() == [3]
     (group,) = group_runs([run])
     # Clients of another engine work in other processes.
-    assert cost_curve(group, "accuracy_mean").cells(0.5) == [1, None, None, 3, None]
+    assert cost_curve(group, "accuracy_mean").cells(0.5) == [1, None, None, 3, None, None]
+
+
+def test_virtual_hours_are_those_since_the_run_began(tmp_path):
+    times = [
+        {**row(share), "virtual_seconds": s} for share, s in ((0.2, 1800), (0.6, 5400))
+    ]
+    (group,) = group_runs([made(tmp_path / "a", times)])
+    curve = cost_curve(group, "accuracy_mean")
+    assert curve.costs["virtual h"].tolist() == [0.5, 1.5]
+    assert curve.of_a_round["virtual h"] == 1.0
+    titles = [figure.title for figure in cost_figures([group], score_of())]
+    assert any("virtual time" in title for title in titles)
 
 
 def test_seeds_without_a_common_evaluation_are_refused(tmp_path):

@@ -17,13 +17,14 @@ _NOTE = {
     "MB": "Payload of training, of all clients together, in both directions.",
     "seconds": "Time of training, without evaluation. Only times on one machine, under one "
     "load, can be compared.",
+    "virtual hours": "Time in the world of the key devices, in which nothing was measured.",
 }
 
 
 def cost_figures(groups: Sequence[Group], score: Score) -> list[Figure]:
     """Return the mean score against bytes and against seconds, one curve per experiment."""
     most = most_points(len(groups))
-    data: dict[str, Data] = {"MB": [], "seconds": []}
+    data: dict[str, Data] = {unit: [] for unit in _NOTE}
     notes = dict(_NOTE)
     for index, group in enumerate(groups):
         try:
@@ -32,7 +33,8 @@ def cost_figures(groups: Sequence[Group], score: Score) -> list[Figure]:
             continue
         places = drawn_positions(curve.accuracies, most)
         rounds = curve.rounds.tolist()
-        for unit, costs in (("MB", curve.megabytes), ("seconds", curve.costs["seconds"])):
+        shown = (curve.megabytes, curve.costs["seconds"], curve.costs["virtual h"])
+        for unit, costs in zip(_NOTE, shown, strict=True):
             if np.isfinite(costs).all() and costs[-1] > 0:
                 values = score.scale * curve.accuracies
                 trace = line(label(group.label), rounds, values, index, most)
@@ -42,7 +44,7 @@ def cost_figures(groups: Sequence[Group], score: Score) -> list[Figure]:
                 data[unit].append(trace)
             elif np.isfinite(costs).all() and unit == "MB":
                 notes[unit] += f" {words(group.label)} sends nothing."
-    titles = {"MB": "traffic", "seconds": "time"}
+    titles = {"MB": "traffic", "seconds": "time", "virtual hours": "virtual time"}
     return [
         Figure(
             section="curves",

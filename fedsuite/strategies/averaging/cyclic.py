@@ -34,6 +34,10 @@ class Cyclic(FedAvg):
 
     DEFAULTS: ClassVar[Mapping[str, Value]] = {"clients-per-round": 1}
 
+    WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("selection", "over-select"), "each client has its turn"
+    )
+
     # No weight matters to a round of one client.
     RULES: ClassVar[tuple[Rule, ...]] = alike(With("clients-per-round", 1))
 
@@ -47,4 +51,5 @@ class Cyclic(FedAvg):
             return super().drawn(phase)
         cycle, turn = divmod(self.server_round - 1, -(-len(members) // size))
         order = numpy_stream(self.seed, "cycle", cycle).permutation(len(members))
-        return sorted(members[k] for k in order[turn * size : (turn + 1) * size])
+        turns = order[turn * size : (turn + 1) * size]
+        return list(self.those_there(sorted(members[k] for k in turns)))

@@ -17,8 +17,9 @@ bit for bit.
 How long a client trains is either planned or real.
 
 - Planned: the logarithm of a training's length is normal, half of its variance the client's
-  and half its own. The replies of such a run have the same bits on every engine. A client
-  trains when it is asked, and its reply is held back until its time.
+  and half its own; with ``devices`` the clock of that world says it. The replies of such a
+  run have the same bits on every engine. A client trains when it is asked, and its reply is
+  held back until its time.
 - Real: messages are pushed to nodes, and replies pulled as they come. Evaluation asks the
   clients that are not in training.
 
@@ -48,6 +49,7 @@ from fedsuite.method import (
     OneOf,
     Release,
     ReplyReader,
+    Unless,
     Value,
     With,
     key,
@@ -56,7 +58,6 @@ from fedsuite.method import (
 )
 from fedsuite.rounds.kinds import Kind
 from fedsuite.rounds.late_replies import Held, as_change, held_of, moved, state_of
-from fedsuite.rounds.membership import sample_clients
 from fedsuite.rounds.outstanding import Outstanding, Sent
 from fedsuite.rounds.rules import alike
 from fedsuite.strategies.averaging.fedavg import FedAvg
@@ -84,7 +85,25 @@ class FedBuff(FedAvg):
     )
     PAPER: ClassVar[Mapping[str, Value]] = {"fedbuff-size-weights": False}
     FIXED: ClassVar[Mapping[str, Value]] = {"fedvarp": False}
-    RULES: ClassVar[tuple[Rule, ...]] = alike(With("fedbuff-size-weights", False))
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        *alike(With("fedbuff-size-weights", False)),
+        Rule(
+            ("fedbuff-spread", "devices"),
+            (Unless("devices", ""),),
+            "the devices say how long a training lasts",
+            "leave it out",
+            idle=True,
+        ),
+        Rule(
+            ("devices", "fedbuff-delays"),
+            (Unless("devices", ""), With("fedbuff-delays", "real")),
+            "it rehearses when replies come, and these come when they do",
+            "leave one of them out",
+        ),
+    )
+    WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("over-select", "round-deadline"), "no round waits for its slow clients"
+    )
     OWN_MODELS: ClassVar[bool] = True
     FIXED_REASON: ClassVar[str] = "its clients start from models of several rounds"
 
@@ -130,8 +149,11 @@ class FedBuff(FedAvg):
         busy |= {held.reply.client_id for held in self.held}
         places = self.sampling[TRAIN].count(len(self.members())) - len(busy)
         idle = [k for k in self.members() if k not in busy]
-        count = max(places, 0)
-        return sample_clients(idle, count, self.seed, self.server_round, "sample-train")
+        if self.virtual_clock is not None and self.held:
+            idle = self.virtual_clock.there(idle)
+        else:
+            idle = list(self.those_there(idle))
+        return self.chosen(idle, max(places, 0))
 
     @override
     def converse(
@@ -162,9 +184,11 @@ class FedBuff(FedAvg):
             self.remarks.reject(client_id, Kind.LATE, NO_REPLY)
         waiting = sorted(self.held, key=lambda h: (h.arrival, h.reply.client_id))
         due, self.held = waiting[:wanted], waiting[wanted:]
-        if due:
-            self.clock = max(self.clock, due[-1].arrival)
-        self.round_metrics["clock"] = self.clock
+        if self.virtual_clock is None:
+            self.clock = max(self.clock, due[-1].arrival) if due else self.clock
+            self.round_metrics["clock"] = self.clock
+        elif due:
+            self.virtual_clock.move_to(due[-1].arrival)
         arrays = reader.exchange.shared[ARRAYS]
         fresh = [self._now(held, arrays) for held in due]
         # Who is still in training is no failure of this round.
@@ -235,7 +259,9 @@ class FedBuff(FedAvg):
         planned = self.fedbuff_delays == "planned"
         for reply in self.passed(reader, messages, TRAIN):
             client_id, arrival = reply.client_id, 0.0
-            if planned:
+            if self.virtual_clock is not None:
+                arrival = self.virtual_clock.arrival(client_id)
+            elif planned:
                 spread = self.fedbuff_spread
                 length = planned_length(self.seed, spread, began, client_id)
                 arrival = self.clock + length

@@ -61,6 +61,9 @@ class Standalone(FederatedStrategy):
         "upload-noise-multiplier": "its clients upload nothing",
         "attack": "no client gets anything of another's",
         "clients-per-round": "every client trains in each round",
+        "selection": "every client trains in each round",
+        "over-select": "no round waits for a model",
+        "round-deadline": "no round waits for a model",
     }
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "StandaloneClient", "keeps its model", stores=True
@@ -78,7 +81,9 @@ class Standalone(FederatedStrategy):
 
     @override
     def drawn(self, phase: str) -> list[int]:
-        return list(self.members()) if phase == TRAIN else super().drawn(phase)
+        if phase != TRAIN:
+            return super().drawn(phase)
+        return list(self.those_there(self.members()))
 
     @override
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:

@@ -1,0 +1,1 @@
+"""Devices that a federation is rehearsed on: how fast they are, and when they are there."""
