@@ -170,8 +170,8 @@ def page(runs: Sequence[Run], comparison: Comparison | None = None) -> Page:
         sections["replies"].tables.append(reasons)
     else:
         sections["replies"].notes.append("All replies were used.")
-    filled = tuple(sections.values()), tuple(all_figures)
-    return filled(Page(views, _subtitle(runs, len(groups)), _facts(runs), *filled))
+    content = tuple(sections.values()), tuple(all_figures)
+    return filled(Page(views, _subtitle(runs, len(groups)), _facts(runs), *content))
 
 
 def _others(runs: Sequence[Run], first: Score) -> list[Score]:
