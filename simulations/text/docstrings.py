@@ -59,6 +59,7 @@ class Encoder(nn.Module):
         self.head = nn.Linear(settings["hidden_size"], num_classes)
 
     def forward(self, ids: Tensor) -> Tensor:
+        """Return a score for each part, of rows of tokens."""
         mask = (ids != 0).float()
         # A row of padding alone, as of a trial, is one of one word.
         mask[:, 0] = 1.0
