@@ -44,6 +44,7 @@ GIVEN: Mapping[str, Any] = {
     "site_names": ("a", "b"),
     "evaluation_only": (1,),
     "buffers": ("mask",),
+    "halves": ("weight",),
     "contributions": {1: 0.5},
     "learning_rate": 0.25,
     "local_steps": 3,

