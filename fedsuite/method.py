@@ -89,6 +89,7 @@ from fedsuite.rounds.declaration import (
     NeededMetric,
     Release,
     ScoredModel,
+    Summed,
 )
 from fedsuite.rounds.exchange import NO_REPLY, Exchange, Rejection, ReplyReader
 from fedsuite.rounds.round_settings import (
@@ -108,6 +109,7 @@ from fedsuite.rounds.updates import (
 )
 from fedsuite.rounds.validation import (
     LARGEST_COUNT,
+    SUM,
     BadReply,
     ClientReply,
     Expected,
@@ -166,6 +168,7 @@ __all__ = [
     "SHARES_OF_PAPERS",
     "SIMILARITIES",
     "STATISTICS",
+    "SUM",
     "TRAIN",
     "TRANSFER",
     "UNARGUED",
@@ -193,6 +196,7 @@ __all__ = [
     "RunError",
     "ScoredModel",
     "ServerLogger",
+    "Summed",
     "Unless",
     "Value",
     "Vector",

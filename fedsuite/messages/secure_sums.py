@@ -3,8 +3,9 @@
 A client turns its change of the model, times its share of the most examples that one may
 have, into whole numbers from 0 to :attr:`Terms.steps`, the *words*. Words add up modulo a
 power of 2, and so do masks. In front of the words stands the *head*: 1, the number of
-examples, whether the change was scaled, and two check words, which come out right in a sum
-only if all that was added up is what its clients made.
+examples, whether the change was scaled, the weight, a number that a method adds up beside
+it, and two check words, which come out right in a sum only if all that was added up is what
+its clients made.
 """
 
 import math
@@ -18,7 +19,17 @@ from numpy.typing import NDArray
 
 from fedsuite.core.errors import NotFiniteError, RunError
 from fedsuite.messages import secrets_shared as secrets
-from fedsuite.messages.records import TRAIN, Arrays, ConfigValue
+from fedsuite.messages.records import (
+    ARRAYS,
+    HELD,
+    LEARNING_RATE,
+    NUM_EXAMPLES,
+    NUM_STEPS,
+    TRAIN,
+    Arrays,
+    ConfigValue,
+    MetricValue,
+)
 
 KEYS = "query.secure_keys"
 SHARES = "query.secure_shares"
@@ -38,12 +49,29 @@ GONE = "secure-gone"
 FEWEST = 3
 """Clients below which a sum tells one of them what another sent."""
 
-HEAD_SIZE = 5
+HEAD_SIZE = 7
+_SUMMED = 5
+"""Words of the head but for the check words."""
+
 STATISTICS_RANGE = 1024.0
 """Largest change of a measured number, such as a running variance."""
 
 COUNTERS_RANGE = 65536.0
 """Largest change of a number that is not of floating point, such as a counter."""
+
+RECORDS_RANGE = 64.0
+"""Largest number of a further record, such as a gradient's change, in clipping ranges."""
+
+MOST_STEPS = float(1 << 20)
+MOST_SENT = float(1 << 16)
+"""Largest weight that q-FedAvg gives the model that was sent, in weights of a client."""
+
+STEEPEST = 20.0
+"""Largest exponent of a weight against another: words have no place for more."""
+
+_SCALAR_BITS = 52
+_FLOOR = 1e-10
+"""Added to losses, as in q-FedAvg: a power of 0 has no value."""
 
 _NAME = "secure-"
 
@@ -74,6 +102,14 @@ class Terms:
         Whether words leave under masks.
     statistics
         Names of floating-point arrays that are measured rather than trained.
+    weight, form, rate, loss
+        What a client counts with; see :class:`~fedsuite.rounds.declaration.Summed`.
+    most_loss
+        Largest loss that counts.
+    records
+        Records that add up beside the model.
+    exact
+        Whether a client drops out rather than scale its change down.
     """
 
     session: int
@@ -85,6 +121,18 @@ class Terms:
     bits: int = 32
     masked: bool = True
     statistics: tuple[str, ...] = ()
+    weight: str = "examples"
+    form: str = "plain"
+    rate: float = 0.0
+    loss: str = ""
+    most_loss: float = 1.0
+    records: tuple[str, ...] = ()
+    exact: bool = False
+
+    @property
+    def scalar_steps(self) -> int:
+        """The largest word of a number in the head."""
+        return (1 << _SCALAR_BITS) // self.num_clients
 
     @property
     def steps(self) -> int:
@@ -101,7 +149,8 @@ class Terms:
         values: dict[str, ConfigValue] = {
             _NAME + f.name.replace("_", "-"): getattr(self, f.name) for f in fields(self)
         }
-        values[f"{_NAME}statistics"] = "\n".join(self.statistics)
+        for name in ("statistics", "records"):
+            values[_NAME + name] = "\n".join(getattr(self, name))
         return values
 
     @classmethod
@@ -123,7 +172,8 @@ class Terms:
         given: dict[str, Any] = {
             name.removeprefix(_NAME).replace("-", "_"): config[name] for name in example
         }
-        given["statistics"] = tuple(filter(None, given["statistics"].split("\n")))
+        for name in ("statistics", "records"):
+            given[name] = tuple(filter(None, given[name].split("\n")))
         terms = cls(**given)
         if reason := refusal(terms):
             raise RunError(f"refused: {reason}")
@@ -156,7 +206,26 @@ def refusal(terms: Terms) -> str:
         return f"a clipping range of {terms.clipping_range:g}"
     if not 1 <= terms.most_examples <= (2**32 - 1) // terms.num_clients:
         return f"most examples of {terms.most_examples}, whose sum does not fit 32 bits"
+    if terms.weight not in ("examples", "clients") or terms.form not in FORMS:
+        return f"a weight of {terms.weight}, {terms.form}: no such is known"
+    if not 0 < terms.most_loss < math.inf or not math.isfinite(terms.rate):
+        return f"a rate of {terms.rate:g}, and a loss of {terms.most_loss:g} at most"
+    if terms.form == "tilted" and abs(terms.rate) * terms.most_loss > STEEPEST:
+        return steep_refusal(terms.rate, terms.most_loss)
+    if terms.form == "raised" and terms.rate < 0:
+        return f"a power of {terms.rate:g}"
     return ""
+
+
+FORMS = ("plain", "per-step", "tilted", "raised")
+
+
+def steep_refusal(rate: float, most_loss: float) -> str:
+    """Return what is wrong with weights that are too far apart for words."""
+    return (
+        f"weights of exp({abs(rate):g} x loss) up to a loss of {most_loss:g} differ by "
+        f"more than exp({STEEPEST:g}), for which words have no place"
+    )
 
 
 def threshold_refusal(threshold: int, num_clients: int) -> str:
@@ -190,7 +259,7 @@ def reply_spec(
         for name in (CLIENTS, ACTIVE, GONE)
     )
     words: Spec = {
-        "head": ((HEAD_SIZE,), "uint32"),
+        "head": ((HEAD_SIZE,), "uint64"),
         "body": ((terms.num_words,), str(terms.dtype)),
     }
     bytes_of: dict[str, dict[str, tuple[int, ...]]] = {
@@ -226,8 +295,11 @@ def words_to_sign(terms: Terms, client_id: int, keys: Sequence[bytes]) -> bytes:
 
 def ranges(arrays: Mapping[str, NDArray[Any]], terms: Terms) -> dict[str, float]:
     """Return the largest change of a number, by array."""
+    further = tuple(f"{record}/" for record in terms.records)
     return {
-        name: COUNTERS_RANGE
+        name: RECORDS_RANGE * terms.clipping_range
+        if further and name.startswith(further)
+        else COUNTERS_RANGE
         if array.dtype.kind != "f"
         else STATISTICS_RANGE
         if name in terms.statistics
@@ -254,10 +326,10 @@ def dequantised(total: NDArray[Any], count: int, steps: int) -> NDArray[np.float
     return np.asarray(total, np.float64) * (2.0 / steps) - count
 
 
-def sum_error(terms: Terms, count: int, num_examples: int) -> float:
+def sum_error(terms: Terms, total: "Part") -> float:
     """Return how far off a trained number of the mean may be, beside float rounding."""
     step = 2.0 * terms.clipping_range / terms.steps
-    return count * step * terms.most_examples / num_examples
+    return int(total.head[0]) * step / _divisors(total, terms)[0]
 
 
 @dataclass(frozen=True)
@@ -270,7 +342,7 @@ class Part:
     @classmethod
     def zero(cls, terms: Terms) -> Self:
         """Return nothing, to add to."""
-        return cls(np.zeros(HEAD_SIZE, np.uint32), np.zeros(terms.num_words, terms.dtype))
+        return cls(np.zeros(HEAD_SIZE, np.uint64), np.zeros(terms.num_words, terms.dtype))
 
     def plus(self, other: "Part") -> "Part":
         """Return the sum, modulo the words' range."""
@@ -285,10 +357,18 @@ class Part:
         return {"head": self.head, "body": self.body}
 
 
+def further_name(record: str, name: str) -> str:
+    """Return the name of an array that stands for itself, and not for a change.
+
+    Of a model's own record these are what clients hold already, and do not get.
+    """
+    return f"{HELD if record == ARRAYS else record}/{name}"
+
+
 def words_of(
     sent: Mapping[str, NDArray[Any]],
     trained: Mapping[str, NDArray[Any]],
-    num_examples: float,
+    metrics: Mapping[str, MetricValue],
     terms: Terms,
     stream: np.random.Generator,
 ) -> Part:
@@ -297,9 +377,10 @@ def words_of(
     Parameters
     ----------
     sent, trained
-        The model as received, and what came of it; the same names and shapes.
-    num_examples
-        The client's weight.
+        The model as received, and what came of it; the same names and shapes. Of further
+        records, whose names begin with theirs and ``/``, what they are changes of: zeros.
+    metrics
+        The client's own numbers, of which its weight is made.
     terms
         The terms of the round.
     stream
@@ -310,14 +391,17 @@ def words_of(
     NotFiniteError
         If the change holds NaN or infinity.
     RunError
-        If the weight is no whole number from 0 to ``terms.most_examples``.
+        If the number of examples is no whole number from 0 to ``terms.most_examples``, or
+        the change would have to be scaled down and cannot be.
     """
+    num_examples = _number(metrics, NUM_EXAMPLES)
     if num_examples != int(num_examples) or not 0 <= num_examples <= terms.most_examples:
         raise RunError(
             f"{num_examples:g} examples, and a sum takes whole numbers up to most-examples "
             f"= {terms.most_examples}: set it higher"
         )
-    largest, parts, scaled = 0.0, [], False
+    largest, changes, scaled = 0.0, [], False
+    further = tuple(f"{record}/" for record in terms.records)
     for (name, array), limit in zip(
         trained.items(), ranges(trained, terms).values(), strict=True
     ):
@@ -326,21 +410,95 @@ def words_of(
         if not math.isfinite(size):
             raise NotFiniteError(f"what was trained of {name} holds NaN or infinity")
         is_trained = array.dtype.kind == "f" and name not in terms.statistics
-        if is_trained:
+        is_further = bool(further) and name.startswith(further)
+        if size > 1.0 and (is_further or (is_trained and terms.exact)):
+            raise RunError(
+                f"{name} is beyond the range of a sum, and this method cannot scale it "
+                f"down: set clipping-range = {terms.clipping_range:g} higher"
+            )
+        if is_trained and not is_further:
             largest = max(largest, size)
         elif size > 1.0:
             scaled, change = True, np.clip(change, -1.0, 1.0)
-        parts.append((is_trained, change))
+        changes.append((is_trained, change))
     # The whole change is scaled, so that it keeps its direction.
     scale = 1.0 / largest if largest > 1.0 else 1.0
-    weight = num_examples / terms.most_examples
-    values = [change * (weight * (scale if t else 1.0)) for t, change in parts]
+    moves = (scale * change for is_trained, change in changes if is_trained)
+    length = terms.clipping_range**2 * sum(float(np.dot(move, move)) for move in moves)
+    weight, still, extra, clipped = _weights(metrics, num_examples, length, terms)
+    values = [c * (weight * scale if is_trained else still) for is_trained, c in changes]
     flat = np.concatenate(values) if values else np.zeros(0)
     if flat.size != terms.num_words:
         raise RunError(f"{flat.size} numbers, and the message asks for {terms.num_words}")
     body = quantised(flat, terms.steps, stream).astype(terms.dtype)
-    head = np.array([1, int(num_examples), int(scaled or scale < 1.0), 0, 0], np.uint32)
+    head = np.zeros(HEAD_SIZE, np.uint64)
+    head[:3] = 1, int(num_examples), int(scaled or clipped or scale < 1.0)
+    head[3:_SUMMED] = [round(number * terms.scalar_steps) for number in (weight, extra)]
     return with_check(Part(head, body), terms)
+
+
+def _weights(
+    metrics: Mapping[str, MetricValue], num_examples: float, length: float, terms: Terms
+) -> tuple[float, float, float, bool]:
+    """Return a client's weights, from 0 to 1, and whether one was bounded.
+
+    The first is that of what was trained, as the head can hold it, the second that of what
+    was measured, and the third what a method adds up beside them.
+    """
+    by_examples = terms.weight == "examples"
+    prior = num_examples / terms.most_examples if by_examples else float(num_examples > 0)
+    weight, extra, clipped = prior, 0.0, False
+    if not prior:
+        return 0.0, 0.0, 0.0, False
+    if terms.form == "per-step":
+        steps = _number(metrics, NUM_STEPS)
+        weight = prior / steps if steps else 0.0
+        extra, clipped = prior * min(steps / MOST_STEPS, 1.0), steps > MOST_STEPS
+    elif terms.form in ("tilted", "raised"):
+        loss = _number(metrics, terms.loss)
+        clipped, loss = loss > terms.most_loss, min(max(loss, 0.0), terms.most_loss)
+        if terms.form == "tilted":
+            exponent = terms.rate * loss - max(terms.rate * terms.most_loss, 0.0)
+            weight = prior * math.exp(exponent)
+        else:
+            raised = loss + _FLOOR
+            weight = prior * (raised / (terms.most_loss + _FLOOR)) ** terms.rate
+            rate = _number(metrics, LEARNING_RATE)
+            sent = weight * terms.rate * length / (raised * rate)
+            extra = min(sent / MOST_SENT, 1.0)
+            clipped = clipped or sent > MOST_SENT
+    steps_of_head = terms.scalar_steps
+    weight = round(weight * steps_of_head) / steps_of_head
+    return weight, prior if terms.form == "per-step" else weight, extra, clipped
+
+
+def _number(metrics: Mapping[str, MetricValue], name: str) -> float:
+    value = metrics.get(name)
+    if isinstance(value, list) or value is None or not math.isfinite(value) or value < 0:
+        raise RunError(f"a secure sum needs {name}, a number >= 0, and it is {value}")
+    return float(value)
+
+
+def _divisors(total: Part, terms: Terms) -> tuple[float, float]:
+    """Return what sums of trained numbers, and of measured ones, are divided by."""
+    weight, extra = (int(word) / terms.scalar_steps for word in total.head[3:_SUMMED])
+    num_examples = int(total.head[1]) / terms.most_examples
+    if terms.form == "per-step":
+        steps = extra * MOST_STEPS
+        return (num_examples**2 / steps if steps else 0.0), num_examples
+    return weight + (extra * MOST_SENT if terms.form == "raised" else 0.0), weight
+
+
+def has_weight(total: Part, terms: Terms) -> bool:
+    """Return whether a sum has a mean: some client has examples, and a weight."""
+    return min(int(total.head[1]), *_divisors(total, terms)) > 0
+
+
+def num_summed(total: Part, terms: Terms) -> int:
+    """Return how many clients a sum counts, of those that count alike."""
+    if terms.weight == "clients" and terms.form == "plain":
+        return round(int(total.head[3]) / terms.scalar_steps)
+    return int(total.head[0])
 
 
 def with_check(part: Part, terms: Terms) -> Part:
@@ -350,42 +508,47 @@ def with_check(part: Part, terms: Terms) -> Part:
     """
     factors = mask(terms.session.to_bytes(32, "little"), terms)
     head = part.head.copy()
-    head[3] = np.dot(factors.body | factors.body.dtype.type(1), part.body)
-    head[4] = np.dot(factors.head[:4] | np.uint32(1), head[:4])
+    checked = _SUMMED + 1
+    head[_SUMMED] = np.dot(factors.body | factors.body.dtype.type(1), part.body)
+    head[checked] = np.dot(factors.head[:checked] | np.uint64(1), head[:checked])
     return Part(head, part.body)
 
 
 def is_whole(total: Part, terms: Terms) -> bool:
     """Return whether the check words of a sum are those of the sum."""
     # Those of the bodies were added up without their carry.
-    of_body = with_check(total, terms).head[3]
-    if int(of_body) != int(total.head[3]) % 2**terms.bits:
+    of_body = with_check(total, terms).head[_SUMMED]
+    if int(of_body) != int(total.head[_SUMMED]) % 2**terms.bits:
         return False
-    factors = mask(terms.session.to_bytes(32, "little"), terms).head[:4]
-    return bool(np.dot(factors | np.uint32(1), total.head[:4]) == total.head[4])
+    checked = _SUMMED + 1
+    factors = mask(terms.session.to_bytes(32, "little"), terms).head[:checked]
+    in_sum = np.dot(factors | np.uint64(1), total.head[:checked])
+    return bool(in_sum == total.head[checked])
 
 
 def decoded(arrays: Mapping[str, NDArray[Any]], total: Part, terms: Terms) -> Arrays:
-    """Return the mean model, weighted by examples, in the arrays' dtypes.
+    """Return the mean of the models and of further records, in the arrays' dtypes.
 
     Parameters
     ----------
     arrays
-        The model that was sent, as far as it comes back.
+        What was sent, as far as it comes back.
     total
-        The sum of the words of some clients, with at least one example.
+        The sum of the words of some clients, which :func:`has_weight`.
     terms
         The terms of the round.
     """
-    count, num_examples = int(total.head[0]), int(total.head[1])
-    mean = dequantised(total.body, count, terms.steps)
-    mean *= terms.most_examples / num_examples
+    count = int(total.head[0])
+    sums = dequantised(total.body, count, terms.steps)
+    trained, measured = _divisors(total, terms)
     new: Arrays = {}
     start = 0
     for (name, array), limit in zip(
         arrays.items(), ranges(arrays, terms).values(), strict=True
     ):
-        change = mean[start : start + array.size].reshape(array.shape) * limit
+        is_trained = array.dtype.kind == "f" and name not in terms.statistics
+        change = sums[start : start + array.size].reshape(array.shape)
+        change = change * (limit / (trained if is_trained else measured))
         moved = np.asarray(array, np.float64) + change
         rounded = np.rint(moved) if array.dtype.kind in "biu" else moved
         new[name] = np.asarray(rounded).astype(array.dtype)
@@ -402,11 +565,11 @@ def mask(key: bytes, terms: Terms) -> Part:
     No secret makes two masks, so that the counter may begin at 0.
     """
     size = terms.num_words
-    num_bytes = 4 * HEAD_SIZE + terms.dtype.itemsize * size
+    num_bytes = 8 * HEAD_SIZE + terms.dtype.itemsize * size
     cipher = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
     stream = cipher.update(bytes(num_bytes))
-    head = np.frombuffer(stream, "<u4", HEAD_SIZE).astype(np.uint32)
-    body = np.frombuffer(stream, terms.dtype.newbyteorder("<"), size, 4 * HEAD_SIZE)
+    head = np.frombuffer(stream, "<u8", HEAD_SIZE).astype(np.uint64)
+    body = np.frombuffer(stream, terms.dtype.newbyteorder("<"), size, 8 * HEAD_SIZE)
     return Part(head, body.astype(terms.dtype))
 
 

@@ -64,6 +64,46 @@ class Release:
     needs: Mapping[str, Value] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Summed:
+    """How a method's step follows from sums of what its clients send.
+
+    Parameters
+    ----------
+    weight
+        What a client counts with: its examples, or 1 if it has some.
+    examples_if
+        Boolean key with which it counts with its examples after all; empty of none.
+    form
+        What the weight is multiplied by: ``plain`` by 1, ``per-step`` by 1 over its number
+        of steps, ``tilted`` by exp(t F), ``softmax`` by exp(F / t), ``raised`` by F^t as in
+        q-FedAvg, with F the client's own loss.
+    rate
+        Key of t.
+    loss
+        Metric of F.
+    most_loss
+        Key of a method's own bound of F, where 0 sets none; empty of none.
+    records
+        Records that add up beside the model, of each client alike.
+    exact
+        Whether clients keep what belongs to their change, and so cannot scale it down.
+    needs
+        Key of the method's own to the value without which its step is no such sum, and why,
+        a clause.
+    """
+
+    weight: Literal["examples", "clients"] = "examples"
+    examples_if: str = ""
+    form: Literal["plain", "per-step", "tilted", "softmax", "raised"] = "plain"
+    rate: str = ""
+    loss: str = ""
+    most_loss: str = ""
+    records: tuple[str, ...] = ()
+    exact: bool = False
+    needs: Mapping[str, tuple[Value, str]] = field(default_factory=dict)
+
+
 UNARGUED = Release(
     "refused",
     "its class does not say what a round of it releases: see PRIVACY in "
@@ -219,6 +259,10 @@ class MethodDeclaration:
     """What a round releases under noise at the server; see :meth:`released` for when a
     subclass inherits it."""
 
+    SUMS: ClassVar[Summed | None] = None
+    """How the step follows from sums; None of no such step, or of one that is the mean of
+    the models by examples, as :attr:`PRIVACY` says. Inherited as that is."""
+
     PARTS: ClassVar[frozenset[str]]
     """Keywords that a run fills with what it has, see :data:`Part`."""
 
@@ -259,15 +303,26 @@ class MethodDeclaration:
         releases, or is refused. A refusal is inherited.
         """
         source: Any = next(base for base in cls.__mro__ if "PRIVACY" in vars(base))
+        other_round = cls._has_another_round_than(source)
+        return UNARGUED if other_round and source.PRIVACY.kind != "refused" else cls.PRIVACY
+
+    @classmethod
+    def summed(cls) -> Summed | None:
+        """Return :attr:`SUMS`; None where a class has another round than who says it."""
+        source: Any = next(base for base in cls.__mro__ if "SUMS" in vars(base))
+        return None if cls._has_another_round_than(source) else cls.SUMS
+
+    @classmethod
+    def _has_another_round_than(cls, source: Any) -> bool:
+        """Return whether the class overrides a method of one of its ancestors."""
         abstract: frozenset[str] = getattr(source, "__abstractmethods__", frozenset())
-        other_round = any(
+        return any(
             hasattr(source, name) and name not in abstract and name != "__init__"
             for base in cls.__mro__
             if base not in source.__mro__
             for name, value in vars(base).items()
             if callable(getattr(base, name)) or isinstance(value, property)
         )
-        return UNARGUED if other_round and source.PRIVACY.kind != "refused" else cls.PRIVACY
 
     @classmethod
     def no_model_for_new(cls) -> str:

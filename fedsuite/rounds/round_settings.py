@@ -201,6 +201,13 @@ class RoundSettings(Declared):
         minimum=1,
         needs=_SUMMED,
     )
+    most_loss: float = key(
+        default=10.0,
+        help="largest loss by which a client weighs itself in a secure sum; a larger one "
+        "counts as this, and the sum's rounding grows with it",
+        above=0.0,
+        needs=_SUMMED,
+    )
     quantisation_bits: int = key(
         default=32,
         help="bits of a number in a secure sum, 32 or 16: with 16 half the bytes and "

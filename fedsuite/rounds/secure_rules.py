@@ -1,5 +1,6 @@
 """What secure sums cannot go with."""
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -7,6 +8,7 @@ from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import AUTO, Unless, Value, With
 from fedsuite.core.rules import Rule, Values
 from fedsuite.messages.records import PARTNERS
+from fedsuite.rounds.declaration import Summed
 from fedsuite.rounds.round_settings import NOISE, SECURE, TARGET, THRESHOLD
 
 if TYPE_CHECKING:
@@ -48,6 +50,8 @@ def why_not_summed(method: "type[MethodDeclaration]") -> str:
     Whose step is one mean says so by ``PRIVACY``. Under noise that mean counts all clients
     alike and reads no metric; here it is the method's own.
     """
+    if method.summed() is not None:
+        return ""
     release = method.released()
     if release.kind == "weighted":
         return "it weighs clients by what each reports of itself"
@@ -69,6 +73,7 @@ _SINGLE: tuple[tuple[str, tuple[Value, ...], str], ...] = (
     ("fedvarp", (False,), "it remembers each client's update"),
     ("aggregator", ("mean",), "such a rule compares single updates"),
     ("max-client-weight", (AUTO, 1.0), "no client tells its weight"),
+    ("max-share-ratio", ("off",), "no client tells its weight"),
     ("max-examples", (AUTO, "off"), "no client tells its examples: see {most-examples}"),
     ("max-update-norm", (AUTO, "off"), "no update is seen: see {clipping-range}"),
     ("score-trained", (False,), "what clients measure in training stays with them"),
@@ -81,7 +86,6 @@ _SINGLE: tuple[tuple[str, tuple[Value, ...], str], ...] = (
     (NOISE, (0.0,), "the server would have to clip single updates"),
     (TARGET, (0.0,), "the server would have to clip single updates"),
     ("decomposition-average", ("factors",), "it multiplies each client's factors"),
-    ("coefficient-period", (1,), "clients send back what the message does not hold"),
     ("measure-cross-terms", (False,), "it multiplies each client's factors"),
 )
 """Keys that need single updates but for some values, and why."""
@@ -99,6 +103,7 @@ def rules_of_secure_sums(method: "type[MethodDeclaration]") -> Iterator[Rule]:
     for name, allowed, reason in _SINGLE:
         breaks = (Unless(name, value) for value in allowed)
         yield Rule((name, SECURE), (_ON, *breaks), reason, "leave one of them out")
+    yield from _rules_of_weights(method.summed() or Summed())
     yield Rule(
         ("suspect-rounds", SECURE),
         (_ON,),
@@ -125,6 +130,38 @@ def rules_of_secure_sums(method: "type[MethodDeclaration]") -> Iterator[Rule]:
         "numbers travel as whole bytes",
         "set 16 or 32",
     )
+
+
+def _rules_of_weights(how: Summed) -> Iterator[Rule]:
+    """Yield what a method's own weights cannot go with."""
+    for name, (value, why) in how.needs.items():
+        advice = f"set {{{name}}} = {str(value).lower()}"
+        yield Rule((name, SECURE), (_ON, Unless(name, value)), why, advice)
+    if not how.loss:
+        why = "no client weighs itself by a loss"
+        yield Rule(("most-loss", SECURE), (_ON,), why, "leave it out", idle=True)
+    if how.form in ("tilted", "softmax"):
+        keys = ("most-loss", how.rate, *filter(None, [how.most_loss]))
+        yield Rule(
+            (*keys, SECURE),
+            (_ON, lambda values: bool(_too_steep(how, values))),
+            lambda values: _too_steep(how, values),
+            f"set it lower, or {{{how.rate}}} nearer to equal weights",
+        )
+
+
+def rate_of(how: Summed, values: Values) -> float:
+    """Return the rate of a method's weights, a number of its keys."""
+    rate = float(values[how.rate]) if how.rate else 0.0
+    return 1.0 / rate if how.form == "softmax" else rate
+
+
+def _too_steep(how: Summed, values: Values) -> str:
+    from fedsuite.messages.secure_sums import STEEPEST, steep_refusal
+
+    bound = float(values[how.most_loss] or math.inf) if how.most_loss else math.inf
+    rate, most = rate_of(how, values), min(float(values["most-loss"]), bound)
+    return steep_refusal(rate, most) if abs(rate) * most > STEEPEST else ""
 
 
 def rules_of_workers() -> Iterator[Rule]:

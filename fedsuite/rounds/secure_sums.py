@@ -12,6 +12,7 @@ stays. It names whom the next round leaves out, where that can be known:
   left: a search for one liar.
 """
 
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -24,7 +25,8 @@ from fedsuite.core.errors import ConfigError
 from fedsuite.core.logs import ServerLogger
 from fedsuite.core.rng import numpy_stream
 from fedsuite.messages import secrets_shared as secrets
-from fedsuite.messages.records import ARRAYS, TRAIN, Arrays, ConfigValue
+from fedsuite.messages.decomposition import SLOW_VERSION
+from fedsuite.messages.records import ARRAYS, HELD, TRAIN, Arrays, ConfigValue
 from fedsuite.messages.secure_sums import (
     ACTIVE,
     CLIENTS,
@@ -39,24 +41,27 @@ from fedsuite.messages.secure_sums import (
     Part,
     Terms,
     decoded,
+    further_name,
+    has_weight,
     is_whole,
     mask,
+    num_summed,
     refusal,
     reply_spec,
+    sum_error,
     usual_threshold,
 )
 from fedsuite.messages.statistics import is_statistic
+from fedsuite.rounds.contract import MethodContract
+from fedsuite.rounds.declaration import Summed
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.kinds import Kind
 from fedsuite.rounds.quorum import QuorumMissed
-from fedsuite.rounds.round_settings import RoundSettings
+from fedsuite.rounds.secure_rules import rate_of
 from fedsuite.rounds.stage import Stage, State
-from fedsuite.rounds.validation import ClientReply, RecordSpec
+from fedsuite.rounds.validation import SUM, ClientReply, RecordSpec
 
 logger = ServerLogger(__name__)
-
-SUM = -1
-"""Number of the client whose reply a sum is; none has it."""
 
 
 class Round(Protocol):
@@ -75,7 +80,7 @@ class SecureSums(Stage):
     Parameters
     ----------
     keys
-        The keys, one of which asks for sums.
+        The strategy: its keys, one of which asks for sums, and what it says of sums.
     seed
         The experiment's seed.
     a_round
@@ -93,12 +98,14 @@ class SecureSums(Stage):
 
     name: ClassVar[str] = "secure-sums"
 
-    def __init__(self, keys: RoundSettings, seed: int, a_round: Round) -> None:
+    def __init__(self, keys: MethodContract, seed: int, a_round: Round) -> None:
         self._keys = keys
         self._seed = seed
         self._round = a_round
+        self._how = type(keys).summed() or Summed()
         self._session = 0
         self._sent: Arrays = {}
+        self._places: dict[str, tuple[str, str]] = {}
         self.terms: Terms | None = None
         self.total: Part | None = None
         self._sum: Part | None = None
@@ -124,15 +131,22 @@ class SecureSums(Stage):
     def ask(self, exchange: Exchange) -> Exchange:
         """Return the message to train, after the exchanges that go before it."""
         back = exchange.expected.arrays
-        if set(back) != {ARRAYS} or exchange.expected_of or ARRAYS not in exchange.shared:
+        known = {ARRAYS, *self._how.records}
+        if set(back) != known or exchange.expected_of or ARRAYS not in exchange.shared:
             raise ConfigError(
-                "secure-aggregation needs a method whose clients train one shared model "
-                "and send back that alone"
+                "secure-aggregation needs a method whose clients train one shared model, "
+                "and send back that and what it says of itself in SUMS"
             )
         sent = exchange.shared[ARRAYS]
-        if not back[ARRAYS].keys() <= sent.keys():
-            raise ConfigError("secure-aggregation: clients send back more than they get")
-        self._sent = {name: sent[name] for name in back[ARRAYS]}
+        # What clients hold already does not travel to them, and further records are changes
+        # of nothing: both stand for themselves.
+        self._sent, self._places = {}, {}
+        for record, spec in back.items():
+            for name, (shape, dtype) in spec.items():
+                is_change = record == ARRAYS and name in sent
+                place = name if is_change else further_name(record, name)
+                self._sent[place] = sent[name] if is_change else np.zeros(shape, dtype)
+                self._places[place] = (record, name)
         self._asked = self._without_suspects(exchange.client_ids)
         self._complaints, self.total = {}, None
         self.terms = terms = self._new_terms()
@@ -142,12 +156,20 @@ class SecureSums(Stage):
             own = {k: {**own.get(k, {}), **self._shares_for(k)} for k in ids}
         who: dict[str, ConfigValue] = {CLIENTS: ids} if self.is_masked else {}
         words: RecordSpec = reply_spec(TRAIN, terms, who)
+        bounds = exchange.expected.bounds
         return replace(
             exchange,
             client_ids=ids,
             own=own,
             config={**exchange.config, **terms.config(), **who},
-            expected=replace(exchange.expected, arrays={RECORD: words}),
+            expected=replace(
+                exchange.expected,
+                arrays={RECORD: words},
+                # What a client says of itself stays with it; the layer's number does not.
+                metrics=(),
+                bounds={k: v for k, v in bounds.items() if k == SLOW_VERSION},
+                stand_ins={},
+            ),
         )
 
     def _new_terms(self) -> Terms:
@@ -168,10 +190,28 @@ class SecureSums(Stage):
                 for name, array in self._sent.items()
                 if array.dtype.kind == "f" and is_statistic(name, array)
             ),
+            **self._weighing(),
         )
         if reason := refusal(terms):
             raise QuorumMissed(Kind.TOO_FEW, count, reason, "a secure sum needs")
         return terms
+
+    def _weighing(self) -> dict[str, Any]:
+        """Return the terms that say what a client counts with."""
+        how, values = self._how, self._keys.values()
+        by_examples = how.weight == "examples" or (
+            how.examples_if and values[how.examples_if]
+        )
+        bound = values[how.most_loss] if how.most_loss else 0.0
+        return {
+            "weight": "examples" if by_examples else "clients",
+            "form": "tilted" if how.form == "softmax" else how.form,
+            "rate": rate_of(how, values),
+            "loss": how.loss,
+            "most_loss": min(self._keys.most_loss, bound or math.inf),
+            "records": (*how.records, HELD),
+            "exact": how.exact,
+        }
 
     def _without_suspects(self, client_ids: Sequence[int]) -> list[int]:
         """Return the clients to ask: none known to lie, and but half of who may."""
@@ -259,16 +299,22 @@ class SecureSums(Stage):
         if not (plausible and scaled <= count and is_whole(total, terms)):
             raise self._void("the words do not add up", self._suspect())
         self._clear()
-        if num_examples == 0:
-            raise QuorumMissed(Kind.NO_EXAMPLES, count, "no client has examples", "one")
+        if not has_weight(total, terms):
+            reason = "no client has examples, and a weight"
+            raise QuorumMissed(Kind.NO_EXAMPLES, count, reason, "one")
         self.total = total
         self._round.round_metrics |= {
             "summed_clients": float(count),
             "summed_examples": float(num_examples),
             "scaled_clients": float(scaled),
+            "sum_error": sum_error(terms, total),
         }
-        model = decoded(self._sent, total, terms)
-        return (ClientReply(SUM, {ARRAYS: model}, {}, float(num_examples)),)
+        records: dict[str, Arrays] = {}
+        for place, array in decoded(self._sent, total, terms).items():
+            record, name = self._places[place]
+            records.setdefault(record, {})[name] = array
+        alike = num_summed(total, terms)
+        return (ClientReply(SUM, records, {}, float(num_examples), num_summed=alike),)
 
     def _unmasked(self, terms: Terms, total: Part) -> Part:
         """Return the sum without masks."""

@@ -78,6 +78,10 @@ class BadReply(Exception):
         self.what = what
 
 
+SUM = -1
+"""Number of the client whose reply a secure sum is; none has it."""
+
+
 @dataclass(frozen=True)
 class ClientReply:
     """A reply that passed all checks.
@@ -85,7 +89,7 @@ class ClientReply:
     Parameters
     ----------
     client_id
-        The client that it came from.
+        The client that it came from; :data:`SUM` of a secure sum.
     arrays
         Record name to named arrays, read-only, in the order in which they were announced.
     metrics
@@ -110,6 +114,8 @@ class ClientReply:
         Array to where it has the infinities that were sent; there ``arrays`` have 0.
     claimed_examples
         What the client said, where the guard lets fewer examples count.
+    num_summed
+        How many clients it counts for: 1, and in a secure sum those with examples.
     unfollowed
         Settings of the message that it does not repeat, to what it says instead; None of
         nothing.
@@ -130,6 +136,7 @@ class ClientReply:
     left_out: Mapping[str, float] = field(default_factory=dict)
     infinite: Mapping[str, Mask] = field(default_factory=dict, repr=False)
     claimed_examples: float | None = None
+    num_summed: int = 1
     unfollowed: Mapping[str, ConfigValue | None] = field(default_factory=dict)
     lengths: dict[tuple[str, int], float] = field(
         default_factory=dict, repr=False, compare=False

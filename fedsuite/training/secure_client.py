@@ -27,6 +27,7 @@ from fedsuite.messages.records import (
     ARRAYS,
     EVALUATE,
     FEWEST_PARTNERS,
+    HELD,
     NODE_KEY_VARIABLE,
     NUM_EXAMPLES,
     PARTNERS,
@@ -51,6 +52,7 @@ from fedsuite.messages.secure_sums import (
     Part,
     Terms,
     as_rows,
+    further_name,
     mask,
     words_of,
     words_to_sign,
@@ -367,14 +369,19 @@ class SecureClient:
         sent = request.arrays[ARRAYS]
         inner = {name: a for name, a in request.arrays.items() if name != RECORD}
         reply = self._client.answer(replace(request, arrays=inner))
-        num_examples = reply.metrics[NUM_EXAMPLES]
-        if isinstance(num_examples, list) or set(reply.arrays) != {ARRAYS}:
-            raise RunError("a secure sum is of one model and one number of examples")
+        if set(reply.arrays) | {HELD} != {ARRAYS, *terms.records}:
+            raise RunError("a secure sum is of other records than this client sends")
         stream = numpy_stream(
             self._seed, "secure-sum", request.server_round, request.client_id
         )
-        trained = reply.arrays[ARRAYS]
-        return words_of(sent, trained, float(num_examples), terms, stream), reply
+        trained, before = dict[str, NDArray[Any]](), dict[str, NDArray[Any]]()
+        for record, arrays in reply.arrays.items():
+            for name, array in arrays.items():
+                is_change = record == ARRAYS and name in sent
+                place = name if is_change else further_name(record, name)
+                trained[place] = array
+                before[place] = sent[name] if is_change else np.zeros_like(array)
+        return words_of(before, trained, reply.metrics, terms, stream), reply
 
 
 def _reply(arrays: Arrays, request: Request, reply: Reply | None = None) -> Reply:

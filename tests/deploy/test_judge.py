@@ -30,7 +30,7 @@ from fedsuite.messages.secrets_shared import (
     public_points,
     signer_of,
 )
-from fedsuite.messages.secure_sums import KEYS, SHARES, Terms, words_to_sign
+from fedsuite.messages.secure_sums import HEAD_SIZE, KEYS, SHARES, Terms, words_to_sign
 from fedsuite.workarounds.packed import pack
 
 WEIGHT = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -305,7 +305,7 @@ def masked_question(terms: Terms = TERMS) -> RecordDict:
 
 def masked_reply(metrics: Mapping[str, Any] | None = None, **named: Any) -> RecordDict:
     words = {
-        "head": np.arange(5, dtype=np.uint32),
+        "head": np.arange(HEAD_SIZE, dtype=np.uint64),
         "body": np.arange(9, dtype=np.uint16),
         "complaints": np.zeros(3, np.uint8),
     }

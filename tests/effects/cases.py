@@ -205,6 +205,7 @@ NOT_ON_DIGITS = ("natural-id",)
 ELSEWHERE: Mapping[str, str] = {
     "dp-max-weight": "of weights by losses: tests/rounds/test_central_privacy.py",
     "reconstruction-threshold": "acts on losses: tests/rounds/test_secure_sums.py",
+    "most-loss": "of weights by losses: tests/running/test_secure_runs.py",
     "preset": "brings other keys' values: tests/experiment/test_presets.py",
     "natural-ids": "digits have no owners: tests/data",
     "natural-min-size": "digits have no owners: tests/data",

@@ -369,6 +369,8 @@ def test_fingerprint_changes_with_decisive_keys_alone():
         noise = name.startswith("dp-") and name != "dp-noise-multiplier"
         given |= {"dp-noise-multiplier": 1.0} if noise else {}
         given |= {"method": "term", name: 0.9} if name == "dp-max-weight" else {}
+        own = {"method": "term", "max-share-ratio": "off"}
+        given |= own if name == "most-loss" else {}
         given |= SITES if name.startswith(("site", "only")) else {}
         given |= {"server-momentum": 0.5} if name == "server-optimizer" else {}
         given |= NUMBERS if name in ("huber-delta", "quantile") else {}

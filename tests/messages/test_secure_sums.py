@@ -1,6 +1,9 @@
 """Words of secure sums: quantised numbers, check words, and masks."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,13 +12,16 @@ from hypothesis import strategies as st
 
 from fedsuite.core.errors import NotFiniteError, RunError
 from fedsuite.messages.secure_sums import (
+    HEAD_SIZE,
     Part,
     Terms,
     decoded,
     dequantised,
+    has_weight,
     is_whole,
     least_threshold,
     mask,
+    num_summed,
     quantised,
     refusal,
     sum_error,
@@ -90,14 +96,14 @@ def _trained(change: float) -> dict[str, np.ndarray]:
 def test_a_sum_is_the_mean_by_examples(bits: int) -> None:
     terms = replace(TERMS, bits=bits)
     parts = [
-        words_of(SENT, _trained(change), examples, terms, stream(k))
+        words_of(SENT, _trained(change), {"num-examples": examples}, terms, stream(k))
         for k, (change, examples) in enumerate(((0.1, 10), (0.5, 20), (-0.2, 70)))
     ]
     total = parts[0].plus(parts[1]).plus(parts[2])
     assert total.head[:3].tolist() == [3, 100, 0]
     assert is_whole(total, terms)
     mean = (0.1 * 10 + 0.5 * 20 - 0.2 * 70) / 100
-    new, error = decoded(SENT, total, terms), sum_error(terms, 3, 100)
+    new, error = decoded(SENT, total, terms), sum_error(terms, total)
     assert np.allclose(new["weight"], SENT["weight"] + mean, atol=error + 1e-6, rtol=0)
     assert abs(float(new["scalar"]) - (0.25 - mean / 2)) <= error
     assert new["scalar"].shape == ()
@@ -109,7 +115,7 @@ def test_a_sum_is_the_mean_by_examples(bits: int) -> None:
 
 def test_a_change_beyond_the_range_keeps_its_direction() -> None:
     trained = {**_trained(4.0), "running_var": np.array([3000.0, 1], np.float32)}
-    part = words_of(SENT, trained, 100, TERMS, stream(0))
+    part = words_of(SENT, trained, {"num-examples": 100}, TERMS, stream(0))
     assert part.head[:3].tolist() == [1, 100, 1]
     new = decoded(SENT, part, TERMS)
     assert np.allclose(new["weight"] - SENT["weight"], 1.0, atol=1e-5)
@@ -119,28 +125,34 @@ def test_a_change_beyond_the_range_keeps_its_direction() -> None:
 
 def test_what_cannot_be_summed_is_refused() -> None:
     with pytest.raises(NotFiniteError, match="weight holds NaN"):
-        words_of(SENT, _trained(np.nan), 1, TERMS, stream(0))
-    for count in (101, 1.5, -1):
+        words_of(SENT, _trained(np.nan), {"num-examples": 1}, TERMS, stream(0))
+    for count in (101, 1.5):
         with pytest.raises(RunError, match="most-examples = 100"):
-            words_of(SENT, _trained(0.1), count, TERMS, stream(0))
+            words_of(SENT, _trained(0.1), {"num-examples": count}, TERMS, stream(0))
     with pytest.raises(RunError, match="16 numbers, and the message asks for 15"):
-        words_of(SENT, _trained(0.1), 1, replace(TERMS, num_words=15), stream(0))
+        words_of(
+            SENT,
+            _trained(0.1),
+            {"num-examples": 1},
+            replace(TERMS, num_words=15),
+            stream(0),
+        )
 
 
 @pytest.mark.parametrize("bits", [16, 32])
 def test_any_changed_word_is_seen(bits: int) -> None:
     terms = replace(TERMS, bits=bits)
-    part = words_of(SENT, _trained(0.1), 10, terms, stream(0))
+    part = words_of(SENT, _trained(0.1), {"num-examples": 10}, terms, stream(0))
     assert is_whole(part, terms)
     for place in range(16):
         for bit in range(bits):
             body = part.body.copy()
             body[place] ^= np.asarray(1 << bit, body.dtype)
             assert not is_whole(Part(part.head, body), terms)
-    for place in range(5):
-        for bit in range(32):
+    for place in range(HEAD_SIZE):
+        for bit in range(64):
             head = part.head.copy()
-            head[place] ^= np.uint32(1 << bit)
+            head[place] ^= np.uint64(1 << bit)
             assert not is_whole(Part(head, part.body), terms)
 
 
@@ -148,12 +160,12 @@ def test_a_mask_is_aes_256_in_counter_mode() -> None:
     # AES-256 of a block of zeros under a key of zeros: NIST's known answer.
     known = bytes.fromhex("dc95c078a2408989ad48a21492842087")
     made = mask(bytes(32), TERMS)
-    assert made.head[:4].tobytes() == known
+    assert made.head[:2].tobytes() == known
     assert not np.array_equal(mask(bytes([1] * 32), TERMS).body, made.body)
 
 
 def test_a_mask_added_and_taken_away_leaves_the_words() -> None:
-    part = words_of(SENT, _trained(0.1), 10, TERMS, stream(0))
+    part = words_of(SENT, _trained(0.1), {"num-examples": 10}, TERMS, stream(0))
     key = mask(bytes(range(32)), TERMS)
     again = part.plus(key).minus(key)
     assert np.array_equal(again.head, part.head)
@@ -184,3 +196,111 @@ def test_thresholds_leave_no_two_groups_of_half() -> None:
         assert 2 * least_threshold(count) > count + 1
         assert 2 * (least_threshold(count) - 1) <= count + 1
         assert least_threshold(count) <= usual_threshold(count) <= count
+
+
+# ---------------------------------------------------------------- what a client counts with
+
+CLIENT_NUMBERS: Sequence[dict[str, float]] = (
+    {"num-examples": 10, "num-steps": 3, "loss": 0.2, "learning-rate": 0.1},
+    {"num-examples": 20, "num-steps": 5, "loss": 1.5, "learning-rate": 0.1},
+    {"num-examples": 70, "num-steps": 1, "loss": 0.7, "learning-rate": 0.1},
+    {"num-examples": 0, "num-steps": 0},
+)
+CHANGES = (0.1, 0.5, -0.2, 0.0)
+
+
+def summed(terms: Terms) -> Part:
+    total = Part.zero(terms)
+    for k, (change, numbers) in enumerate(zip(CHANGES, CLIENT_NUMBERS, strict=True)):
+        total = total.plus(words_of(SENT, _trained(change), numbers, terms, stream(k)))
+    assert is_whole(total, terms)
+    return total
+
+
+def means(weights: Sequence[float], more: float = 0.0) -> float:
+    return float(np.dot(weights, CHANGES[:3])) / (sum(weights) + more)
+
+
+def test_the_mean_has_the_weights_that_the_terms_say() -> None:
+    four = replace(TERMS, num_clients=4, loss="loss", most_loss=2.0)
+    n, steps, losses = (
+        np.array([10, 20, 70]),
+        np.array([3, 5, 1]),
+        np.array([0.2, 1.5, 0.7]),
+    )
+    tilted = replace(four, form="tilted", rate=3.0)
+    lengths = np.array([12 * c**2 + (c / 2) ** 2 for c in CHANGES[:3]])
+    raised = losses**2.0
+    sent = float((2.0 * raised * lengths / (losses * 0.1)).sum())
+    by_step = means(n / steps) * (n / steps).sum() * (n * steps).sum() / n.sum() ** 2
+    for terms, mean in (
+        (replace(four, weight="clients"), means([1, 1, 1])),
+        (replace(four, form="per-step"), by_step),
+        (tilted, means(n * np.exp(3 * losses))),
+        (replace(tilted, rate=-3.0), means(n * np.exp(-3 * losses))),
+        (replace(tilted, weight="clients"), means(np.exp(3 * losses))),
+        (replace(four, weight="clients", form="raised", rate=2.0), means(raised, sent)),
+    ):
+        total = summed(terms)
+        assert total.head[:3].tolist() == [4, 100, 0]
+        new, error = decoded(SENT, total, terms), sum_error(terms, total)
+        off = float(new["scalar"]) - (0.25 - mean / 2)
+        assert abs(off) <= error < 1e-5, terms
+        assert has_weight(total, terms)
+    alike = replace(four, weight="clients")
+    assert num_summed(summed(alike), alike) == 3
+
+
+def test_what_was_measured_counts_by_examples_where_steps_divide_the_rest() -> None:
+    terms = replace(TERMS, num_clients=4, form="per-step")
+    new = decoded(SENT, summed(terms), terms)
+    mean = (0.1 * 10 + 0.5 * 20 - 0.2 * 70) / 100
+    assert np.allclose(new["running_var"], 1 + 100 * mean, atol=1e-4)
+
+
+def test_a_loss_beyond_the_bound_counts_as_the_bound_and_is_told() -> None:
+    terms = replace(TERMS, form="tilted", rate=1.0, loss="loss", most_loss=2.0)
+    numbers = {"num-examples": 10, "loss": 9.0}
+    part = words_of(SENT, _trained(0.1), numbers, terms, stream(0))
+    assert part.head[2] == 1
+    two = words_of(SENT, _trained(0.1), {**numbers, "loss": 2.0}, terms, stream(0))
+    assert two.head[2] == 0
+    assert np.array_equal(part.body, two.body)
+    with pytest.raises(RunError, match="needs loss, a number >= 0, and it is None"):
+        words_of(SENT, _trained(0.1), {"num-examples": 10}, terms, stream(0))
+
+
+def test_nobody_with_a_weight_is_no_mean() -> None:
+    nobody = words_of(SENT, SENT, {"num-examples": 0}, TERMS, stream(0))
+    assert not has_weight(nobody, TERMS)
+
+
+def test_a_change_that_a_client_keeps_is_not_scaled() -> None:
+    terms = replace(TERMS, exact=True)
+    with pytest.raises(RunError, match="set clipping-range = 1 higher"):
+        words_of(SENT, _trained(1.5), {"num-examples": 1}, terms, stream(0))
+    control = {"control-change/w": np.full(2, 65.0)}
+    terms = replace(TERMS, records=("control-change",))
+    zeros = {name: np.zeros(2) for name in control}
+    with pytest.raises(RunError, match="control-change/w is beyond the range"):
+        words_of(
+            {**SENT, **zeros},
+            {**_trained(0.1), **control},
+            {"num-examples": 1},
+            terms,
+            stream(0),
+        )
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"form": "guess"}, "no such is known"),
+        ({"weight": "losses"}, "no such is known"),
+        ({"form": "tilted", "rate": 21.0}, "differ by more than exp"),
+        ({"rate": math.nan}, "a rate of nan"),
+        ({"form": "raised", "rate": -1.0}, "a power of -1"),
+    ],
+)
+def test_weights_that_no_client_takes_are_refused(changes: Any, words: str) -> None:
+    assert words in refusal(replace(TERMS, **changes))

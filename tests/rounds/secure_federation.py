@@ -173,7 +173,7 @@ def bare_sum(start: Arrays, client_ids: Sequence[int], terms: Terms) -> Part:
         reply = Moving(client_id).answer(Request(TRAIN, client_id, {ARRAYS: start}, config))
         stream = numpy_stream(0, "secure-sum", 1, client_id)
         trained = reply.arrays[ARRAYS]
-        total = total.plus(words_of(start, trained, COUNTS[client_id], terms, stream))
+        total = total.plus(words_of(start, trained, reply.metrics, terms, stream))
     return total
 
 

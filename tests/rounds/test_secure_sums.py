@@ -54,9 +54,10 @@ ALL = range(NUM_CLIENTS)
 SUMMED = {
     *("fedavg", "fedprox", "fedavg-ft", "fedntd", "moon", "ditto", "propfair"),
     *("fedprox-ft", "fedper", "fedrep", "fedbabu", "fedala", "fedbn", "fml"),
-    *("fedpara", "pfedpara"),
+    *("fedpara", "pfedpara", "lg-fedavg", "fedmpr", "term", "qffl", "fedeba"),
+    *("scaffold", "fednova", "feddyn", "feddc"),
 }
-"""Methods whose step is one mean by examples, each read."""
+"""Methods whose step follows from sums, each read."""
 
 
 def test_the_sum_is_the_bare_one_and_near_fedavg() -> None:
@@ -65,14 +66,14 @@ def test_the_sum_is_the_bare_one_and_near_fedavg() -> None:
     terms = outcome.sums.terms
     assert terms is not None
     assert same_words(outcome.total, bare_sum(model(), ALL, terms))
-    mean, error = plain_mean(model(), ALL), sum_error(terms, 5, 1323)
+    mean, error = plain_mean(model(), ALL), sum_error(terms, outcome.total)
     assert error < 3e-8
     assert np.abs(outcome.arrays["bias"] - mean["bias"]).max() <= error
     assert np.abs(outcome.arrays["weight"] - mean["weight"]).max() <= error + 3e-7
     assert outcome.arrays["scalar"].shape == ()
     assert outcome.arrays["counter"] == round(float(mean["counter"]))
     expected = {"summed_clients": 5.0, "summed_examples": 1323.0, "scaled_clients": 0.0}
-    assert outcome.strategy.round_metrics == expected
+    assert outcome.strategy.round_metrics == {**expected, "sum_error": error}
 
 
 @pytest.mark.parametrize("bits", [16, 32])
@@ -480,14 +481,27 @@ def test_methods_that_are_one_mean_are_those_that_were_read() -> None:
     assert set(summed) == SUMMED
 
 
+TILTED = {"method": "term", "max-share-ratio": "off"}
+
+
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"method": "scaffold"}, "not one mean"),
+        ({"method": "scaffold", "scaffold-mean": "rows"}, "no client tells its examples"),
+        ({"method": "feddyn", "size-scaled": True}, "no client tells its examples"),
+        ({"method": "feddc", "feddc-gradient-terms": False}, "it is feddyn"),
+        ({"method": "fedsgd"}, "what each client reports of itself"),
+        ({"method": "fednova"}, "no client tells its weight"),
+        (
+            {"method": "fedeba", "max-share-ratio": "off"},
+            "come of all clients' losses together",
+        ),
+        ({"most-loss": 3.0}, "no client weighs itself by a loss"),
+        ({**TILTED, "term-tilt": 3.0}, "exp.20., for which words have no place"),
+        ({**TILTED, "term-tilt": -3.0}, "exp.20., for which words have no place"),
         ({"method": "fedeba-plus"}, "not one mean"),
         ({"method": "fedbuff"}, "not one mean"),
-        ({"method": "term"}, "what each reports of itself"),
-        ({"method": "lg-fedavg"}, "something else than their examples"),
+        ({"method": "term"}, "no client tells its weight"),
         ({"aggregator": "median"}, "single updates"),
         ({"fedvarp": True}, "each client's update"),
         ({"max-update-norm": 2.0}, "no update is seen"),

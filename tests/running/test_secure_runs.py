@@ -55,6 +55,44 @@ def test_a_run_is_that_of_plain_averages_but_for_rounding(
     assert not any("train_loss" in name for name in row)
 
 
+OF_SUMMED: Mapping[str, Mapping[str, Any]] = {
+    "scaffold": {"server-learning-rate": 0.5},
+    "fednova": {"local-epochs": 2, "batch-size": 16, "max-share-ratio": "off"},
+    "feddyn": {},
+    "feddc": {},
+    "fedmpr": {},
+    "lg-fedavg": {"model": "mlp", "hidden-width": 8},
+    "term": {"max-share-ratio": "off", "term-tilt": 2.0, "most-loss": 4.0},
+    "qffl": {"max-share-ratio": "off", "qffl-q": 2.0, "most-loss": 4.0},
+    "fedeba": {
+        **{"max-share-ratio": "off", "effective-clients": 0.0},
+        **{"temperature": 0.5, "most-loss": 4.0},
+    },
+}
+"""Methods whose step follows from several sums, or from weights of the clients' own."""
+
+
+@pytest.mark.parametrize("method", OF_SUMMED)
+def test_sums_give_the_step_of_a_methods_own_weights(method: str, tmp_path: Path) -> None:
+    around = {"method": method, "num-clients": 4, "num-rounds": 3, **OF_SUMMED[method]}
+    wide = {"clipping-range": 2.0, "most-examples": 500}
+    of_sums = {**OF_SUMS, **around, **wide}
+    around.pop("most-loss", None)
+    if method in ("term", "qffl", "fedeba"):
+        around["max-client-weight"] = 1.0
+    plain = trained(tmp_path / "plain", around)
+    masked = trained(tmp_path / "masked", of_sums)
+    rows = rounds(tmp_path / "masked")
+    assert [row["scaled_clients"] for row in rows] == [0, 0, 0]
+    error = sum(row["sum_error"] for row in rows)
+    off = max(float(np.abs(plain[n] - masked[n]).max()) for n in plain)
+    moved = max(float(np.abs(plain[n]).max()) for n in plain)
+    print(method, f"{off:.2g} of {moved:.2g}, stated {error:.2g}")
+    assert off < 20 * error + 2e-6
+    bare = {**of_sums, "secure-aggregation": "unmasked"}
+    assert same(trained(tmp_path / "bare", bare), masked)
+
+
 def test_momentum_of_the_server_goes_with_sums(tmp_path: Path) -> None:
     around: dict[str, Any] = {"server-momentum": 0.5, "num-clients": 3}
     plain = trained(tmp_path / "plain", around)
@@ -89,9 +127,13 @@ def test_secrets_are_never_in_the_versioned_store(tmp_path: Path) -> None:
     assert not any(b"PRIVATE KEY" in path.read_bytes() for path in stored)
 
 
-@pytest.mark.parametrize("personal", [False, True])
-def test_decomposition_goes_with_sums(personal: bool, tmp_path: Path) -> None:
-    around: dict[str, Any] = {**FACTORED, "personal-atoms": personal, "num-clients": 3}
+@pytest.mark.parametrize(
+    "beside",
+    [{}, {"personal-atoms": True}, {"coefficient-period": 2, "num-rounds": 3}],
+    ids=" ".join,
+)
+def test_decomposition_goes_with_sums(beside: dict[str, Any], tmp_path: Path) -> None:
+    around: dict[str, Any] = {**FACTORED, **beside, "num-clients": 3}
     plain = trained(tmp_path / "plain", around)
     masked = trained(tmp_path / "masked", {**OF_SUMS, **around, "clipping-range": 8.0})
     assert max(float(np.abs(plain[n] - masked[n]).max()) for n in plain) < 1e-3

@@ -49,6 +49,9 @@ from fedsuite.method import (
     state,
 )
 
+WITHOUT_SIZES = "no client tells its examples, or what belongs to it"
+"""Why sums cannot go with what a client counts for by its own rows."""
+
 
 class PlainMean(WeightedMean):
     """Plain mean of the clients' models, in float64."""
@@ -184,7 +187,7 @@ class DriftStrategy(CorrectedStrategy):
     @override
     def take(self, reply: ClientReply) -> None:
         if reply.num_examples > 0:
-            self.models.add(reply.arrays[ARRAYS])
+            self.models.add(reply.arrays[ARRAYS], reply.num_summed)
 
     @override
     def aggregate(self, arrays: Arrays) -> Arrays | None:

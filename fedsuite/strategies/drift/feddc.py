@@ -34,14 +34,27 @@ from fedsuite.method import (
     ClientNeeds,
     ClientReply,
     Exchange,
+    Summed,
     key,
 )
-from fedsuite.strategies.drift.corrected import DriftStrategy
+from fedsuite.strategies.drift.corrected import WITHOUT_SIZES, DriftStrategy
 
 
 class FedDC(DriftStrategy):
     """Plain averaging of models, corrected by the clients' drift."""
 
+    SUMS: ClassVar[Summed | None] = Summed(
+        "clients",
+        records=(CONTROL_CHANGE,),
+        exact=True,
+        needs={
+            "size-scaled": (False, WITHOUT_SIZES),
+            "feddc-gradient-terms": (
+                True,
+                "without them it is feddyn",
+            ),
+        },
+    )
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "FedDCClient", "keeps its drift", stores=True
     )
@@ -68,6 +81,6 @@ class FedDC(DriftStrategy):
     def take(self, reply: ClientReply) -> None:
         super().take(reply)
         if self.feddc_gradient_terms and reply.num_examples > 0:
-            factor = self.size_factor(reply)
+            factor = self.size_factor(reply) * reply.num_summed
             change = reply.arrays[CONTROL_CHANGE].items()
             self.add_to_sum(CONTROL, {name: factor * array for name, array in change})

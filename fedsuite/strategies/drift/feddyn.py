@@ -23,8 +23,8 @@ the server could not work out Delta_k.
 
 from typing import ClassVar
 
-from fedsuite.method import TRAIN, Between, ClientNeeds, key
-from fedsuite.strategies.drift.corrected import DriftStrategy
+from fedsuite.method import TRAIN, Between, ClientNeeds, Summed, key
+from fedsuite.strategies.drift.corrected import WITHOUT_SIZES, DriftStrategy
 
 
 class FedDyn(DriftStrategy):
@@ -33,6 +33,9 @@ class FedDyn(DriftStrategy):
     No alpha gives FedAvg: with a tiny one the server still adds the mean drift.
     """
 
+    SUMS: ClassVar[Summed | None] = Summed(
+        "clients", exact=True, needs={"size-scaled": (False, WITHOUT_SIZES)}
+    )
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "FedDynClient", "keeps its linear term", stores=True
     )

@@ -34,6 +34,7 @@ from fedsuite.method import (
     ClientReply,
     OneOf,
     Release,
+    Summed,
     key,
 )
 from fedsuite.rounds.rules import alike
@@ -49,6 +50,7 @@ class FedMPR(FedAvg):
         "mean",
         "each reply is one changed copy of the model, made and pruned by one client",
     )
+    SUMS: ClassVar[Summed | None] = Summed("clients")
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "FedMPRClient", "prunes its model while it trains"
     )

@@ -26,6 +26,7 @@ from fedsuite.method import (
     ClientReply,
     GatheredStrategy,
     NeededMetric,
+    Summed,
     Value,
     Vector,
     by_client,
@@ -68,6 +69,7 @@ def believed_steps(steps: Vector, sizes: Vector, ratio: float) -> Vector:
 class FedNova(GatheredStrategy):
     """FedAvg in which no client counts for more because it took more steps."""
 
+    SUMS: ClassVar[Summed | None] = Summed(form="per-step")
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         metrics=(NeededMetric(NUM_STEPS, "local_steps", "the number of local steps", "it"),)
     )
@@ -95,6 +97,11 @@ class FedNova(GatheredStrategy):
     @override
     def claims(self) -> Collection[str]:
         return () if self.local_steps else (NUM_STEPS,)
+
+    @override
+    def of_sum(self, arrays: Arrays, reply: ClientReply) -> Arrays:
+        (update,) = client_updates(arrays, [reply])
+        return take_step(arrays, self.server_learning_rate * update, [reply])
 
     @override
     def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:

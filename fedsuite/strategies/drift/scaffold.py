@@ -35,10 +35,12 @@ from fedsuite.method import (
     ClientNeeds,
     ClientReply,
     Exchange,
+    Summed,
     key,
     server_rate_key,
 )
 from fedsuite.strategies.drift.corrected import (
+    WITHOUT_SIZES,
     CorrectedStrategy,
     moved_mean,
     steps_to,
@@ -50,6 +52,12 @@ class Scaffold(CorrectedStrategy):
 
     SET_ONCE: ClassVar[Sequence[str]] = ("scaffold_mean",)
 
+    SUMS: ClassVar[Summed | None] = Summed(
+        "clients",
+        records=(CONTROL_CHANGE,),
+        exact=True,
+        needs={"scaffold-mean": ("clients", WITHOUT_SIZES)},
+    )
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "ScaffoldClient", "keeps a control variate"
     )
@@ -78,12 +86,12 @@ class Scaffold(CorrectedStrategy):
     def take(self, reply: ClientReply) -> None:
         if reply.num_examples == 0:
             return
-        self._sizes[reply.client_id] = reply.num_examples
-        by_rows = self.scaffold_mean == "rows"
-        weight = reply.num_examples if by_rows else 1.0
+        weight: float = reply.num_summed
+        if self.scaffold_mean == "rows":
+            self._sizes[reply.client_id] = weight = reply.num_examples
         self.models.add(reply.arrays[ARRAYS], weight)
         change = reply.arrays[CONTROL_CHANGE]
-        if by_rows:
+        if weight != 1:
             change = {name: weight * array for name, array in change.items()}
         self.add_to_sum(CONTROL, change)
 

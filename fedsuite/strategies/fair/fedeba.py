@@ -62,6 +62,7 @@ from fedsuite.method import (
     LOSS_AFTER,
     LOSS_BEFORE,
     SHARES_OF_PAPERS,
+    SUM,
     TRAIN,
     Arrays,
     ClientNeeds,
@@ -71,6 +72,7 @@ from fedsuite.method import (
     OneOf,
     Release,
     ServerLogger,
+    Summed,
     Unless,
     Value,
     Vector,
@@ -81,6 +83,7 @@ from fedsuite.method import (
     norm,
     share_ratio_key,
     state,
+    step_towards,
     update_of,
     weighted_sum,
     with_statistics,
@@ -112,6 +115,19 @@ class FedEBA(FedAvg):
         "weighted",
         "a weight is exp(F_i / tau) of one client's loss, up to a common factor",
         needs={"effective-clients": 0.0},
+    )
+
+    SUMS: ClassVar[Summed | None] = Summed(
+        "clients",
+        examples_if="size-prior",
+        form="softmax",
+        rate="temperature",
+        loss=LOSS_AFTER,
+        most_loss="loss-clip",
+        needs={
+            "effective-clients": (0.0, "its weights come of all clients' losses together"),
+            "aggregation-losses": ("after", "a client weighs itself by the one after"),
+        },
     )
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
@@ -197,6 +213,8 @@ class FedEBA(FedAvg):
         used, self._held = self._held, []
         if not used:
             return None
+        if used[0].client_id == SUM:
+            return step_towards(arrays, used[0].arrays[ARRAYS], self.server_learning_rate)
         self._tell_stand_ins(used)
         after = [reply.metrics[self.loss_key] for reply in used]
         before = self.aggregation_losses == "before"

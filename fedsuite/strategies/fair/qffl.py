@@ -34,6 +34,7 @@ from typing_extensions import override
 from fedsuite.method import (
     ARRAYS,
     LEARNING_RATE,
+    LOSS_BEFORE,
     SHARES_OF_PAPERS,
     Arrays,
     Between,
@@ -41,6 +42,7 @@ from fedsuite.method import (
     ClientReply,
     LossStrategy,
     NeededMetric,
+    Summed,
     Value,
     Vector,
     by_client,
@@ -86,6 +88,10 @@ class QFFL(LossStrategy):
                 LEARNING_RATE, "learning_rate", "the step size of local training", "it"
             ),
         )
+    )
+
+    SUMS: ClassVar[Summed | None] = Summed(
+        "clients", form="raised", rate="qffl-q", loss=LOSS_BEFORE
     )
 
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = dict.fromkeys(

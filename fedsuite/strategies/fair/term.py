@@ -25,12 +25,14 @@ import numpy as np
 from typing_extensions import override
 
 from fedsuite.method import (
+    LOSS_BEFORE,
     SHARES_OF_PAPERS,
     Arrays,
     Between,
     ClientReply,
     LossStrategy,
     Release,
+    Summed,
     Value,
     Vector,
     examples_of,
@@ -56,6 +58,10 @@ class TERM(LossStrategy):
     PRIVACY: ClassVar[Release] = Release(
         "weighted",
         "a weight is n_i exp(t F_i) of one client, up to a common factor",
+    )
+
+    SUMS: ClassVar[Summed | None] = Summed(
+        form="tilted", rate="term-tilt", loss=LOSS_BEFORE
     )
 
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {}

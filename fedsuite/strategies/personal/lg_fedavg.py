@@ -19,7 +19,7 @@ from typing import ClassVar
 from typing_extensions import override
 
 from fedsuite.core.rules import Rule
-from fedsuite.method import ClientReply, OneOf, Release, key
+from fedsuite.method import ClientReply, OneOf, Release, Summed, key
 from fedsuite.models.groups import ParameterGroups
 from fedsuite.rounds.rules import alike
 from fedsuite.strategies.personal.partial import PartialAverage
@@ -34,6 +34,8 @@ class LGFedAvg(PartialAverage):
         "mean",
         "only the upper layers leave a client; the guarantee is for what others see",
     )
+
+    SUMS: ClassVar[Summed | None] = Summed("clients")
 
     RULES: ClassVar[tuple[Rule, ...]] = alike()
 
