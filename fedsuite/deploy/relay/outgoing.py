@@ -1,6 +1,6 @@
 """What a site's policy does to arrays on their way out: clip, add noise, send a share."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,7 +81,7 @@ def keep_largest(
     return result
 
 
-def norm_of(change: Sequence[NDArray[np.float64]]) -> float:
+def norm_of(change: Iterable[NDArray[np.float64]]) -> float:
     """Return the L2 length of arrays taken as one vector."""
     return float(np.sqrt(sum(float(np.sum(part * part)) for part in change)))
 
@@ -106,14 +106,16 @@ def bounded(
         Source of the noise.
     """
     places = [p for p in values if p in asked and values[p].dtype.kind == "f"]
+    if not (rule.clip_norm or rule.largest_share < 1):
+        # One array after the other: a model's doubles would fill the memory.
+        norm = norm_of(values[p].astype(np.float64) - asked[p] for p in places)
+        return Bounded(dict(values), norm, norm)
     before = [asked[place].astype(np.float64) for place in places]
     change = [
         values[place].astype(np.float64) - old
         for place, old in zip(places, before, strict=True)
     ]
     norm = norm_of(change)
-    if not (rule.clip_norm or rule.largest_share < 1):
-        return Bounded(dict(values), norm, norm)
     change = keep_largest(clip(change, rule.clip_norm), rule.largest_share)
     if rule.noise_multiplier:
         scale = rule.noise_multiplier * rule.clip_norm
