@@ -9,13 +9,6 @@ with as many numbers, which the floor sends as one array. The arms take turns in
 federation, once as Flower starts ClientApps and once with torch and Flower loaded before.
 The first round of each run is left out. CPU seconds are those of the ClientApp processes, a
 message.
-
-    python benchmarks/deployment.py --relay landlock --steps 30 100
-
-The same rounds of fedsuite alone, in two federations that take turns: one without a policy,
-one whose nodes have relays with the default policy and that shelter. CPU seconds are then
-those of a node's relay or SuperExec too. Steps are those of a client in a round. (Of apps
-under bwrap the kernel hands no CPU seconds on.)
 """
 
 import argparse
@@ -24,11 +17,9 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from pathlib import Path
 
 from fedsuite.deploy.rehearsal import LocalFederation
-from fedsuite.deploy.relay.policy import default_text
 from fedsuite.engines.api import at_home
 from fedsuite.engines.flower import (
     in_world,
@@ -144,57 +135,6 @@ def process_fields(process: int) -> list[int]:
 ARMS: dict[str, Arm] = {"no-op": noop, "fedsuite": fedavg}
 
 
-def node_seconds(federation: LocalFederation) -> float:
-    """Return the CPU seconds of what answers messages beside the SuperNodes."""
-    helpers = [federation.running[node.name][1].process.pid for node in federation.nodes]
-    if federation.nodes[0].policy is None:
-        own = sum(sum(process_fields(helper)[11:13]) for helper in helpers)
-        return client_seconds(federation) + own / os.sysconf("SC_CLK_TCK")
-    # The one that waits for the next message is left out; Landlock's apps are forked.
-    forks = [int(children(h)[0]) for h in helpers if "landlock" in shelter_of(federation)]
-    ticks = sum(sum(process_fields(process)[11:15]) for process in (*helpers, *forks))
-    return ticks / os.sysconf("SC_CLK_TCK")
-
-
-def shelter_of(federation: LocalFederation) -> str:
-    """Return the shelter of a federation's apps; "" without a policy."""
-    policy = federation.nodes[0].policy
-    return "" if policy is None else policy.shelter.shelter
-
-
-def measure_relay(
-    nodes: int, experiment: Experiment, repeats: int, shelter: str
-) -> dict[str, list[tuple[float, float]]]:
-    """Return seconds a round, and CPU seconds a message, without and with relays."""
-    policies = {"no policy": "", f"relay, {shelter}": relay_policy(shelter)}
-    timings: dict[str, list[tuple[float, float]]] = {name: [] for name in policies}
-
-    with ExitStack() as stack:
-        federations = {}
-        for name, policy in policies.items():
-            # A world each: their programs have the same names.
-            world = stack.enter_context(World())
-            place = world.folder / "federation"
-            federations[name] = LocalFederation(world, place, nodes, policy=policy)
-            federations[name].start()
-        time.sleep(SETTLED_S)
-        for repeat in range(repeats):
-            for number, (name, federation) in enumerate(federations.items()):
-                folder = world.folder / f"run-{repeat}-{number}"
-                folder.mkdir()
-                before = node_seconds(federation)
-                seconds = fedavg(federation, folder, nodes, experiment)
-                used = node_seconds(federation) - before
-                messages = nodes * (int(experiment["num-rounds"]) + 2)
-                timings[name].append((statistics.fmean(seconds[1:]), used / messages))
-    return timings
-
-
-def relay_policy(shelter: str) -> str:
-    """Return the default policy with a shelter."""
-    return default_text().replace('shelter = "bwrap"', f'shelter = "{shelter}"')
-
-
 def measure(
     nodes: int, experiment: Experiment, repeats: int, *, preload: bool
 ) -> dict[str, list[tuple[float, float]]]:
@@ -230,22 +170,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--loaded", nargs="+", choices=LOADED, default=list(LOADED))
-    parser.add_argument("--relay", choices=["bwrap", "landlock", "none"])
-    parser.add_argument("--steps", type=int, nargs="+", default=[30, 100])
     arguments = parser.parse_args()
-    if arguments.relay:
-        print("| steps | arm | s/round (min to max) | CPU s/message |")
-        print("| ---: | --- | ---: | ---: |", flush=True)
-        for steps in arguments.steps:
-            keys = {**MODELS["ResNet-18, 11 M"], "local-steps": steps}
-            experiment = experiment_of(keys, arguments.nodes[0], arguments.rounds)
-            rows = measure_relay(
-                arguments.nodes[0], experiment, arguments.repeats, arguments.relay
-            )
-            for name, pairs in rows.items():
-                print(f"| {steps} | {name} {row(pairs)}", flush=True)
-            print(f"load: {os.getloadavg()[0]:.1f}", flush=True)
-        return
     print("| nodes | model | torch loaded | arm | s/round (min to max) | CPU s/message |")
     print("| ---: | --- | --- | --- | ---: | ---: |", flush=True)
     for nodes in arguments.nodes:
