@@ -30,11 +30,12 @@ KEYWORDS: Mapping[str, str] = {
     "min_completion_rate_fit": "quorum, the least number of good replies of a round",
     "min_completion_rate_evaluate": _LEAVE + "an evaluation is of the replies that came",
     "initial_parameters": "start(initial_arrays=ArrayRecord(...))",
-    "fit_metrics_aggregation_fn": "train_metrics_aggr_fn, which is given RecordDicts",
-    "evaluate_metrics_aggregation_fn": "evaluate_metrics_aggr_fn, which is given "
-    "RecordDicts",
+    "fit_metrics_aggregation_fn": "train_metrics_aggr_fn(contents, weighted_by_key), "
+    "which is given RecordDicts and returns a MetricRecord",
+    "evaluate_metrics_aggregation_fn": "evaluate_metrics_aggr_fn(contents, "
+    "weighted_by_key), which is given RecordDicts and returns a MetricRecord",
     "inplace": _LEAVE + "replies are added up one at a time",
-    "eta": "server_learning_rate",
+    "eta": "server_adaptive_rate with server_optimizer='adam', 'yogi' or 'adagrad'",
     "eta_l": _LEAVE + "it is the clients' own learning rate",
     "beta_1": "server_beta1",
     "beta_2": "server_beta2",

@@ -65,7 +65,8 @@ class Remarks(Stage):
             self._converted = True
             logger.warning(
                 "round %d: a reply's floats are turned to the model's own: %s; later "
-                "ones are too, without a word",
+                "ones are too, without a word; to send what clients send, start from "
+                "arrays of their type",
                 self._round,
                 reply.converted,
             )
@@ -80,8 +81,8 @@ class Remarks(Stage):
             others = f" (and {len(new) - 1} such metrics more)" if len(new) > 1 else ""
             self._warn(
                 client_id,
-                f"{reason}: it is left out, here and later, and all else in the reply "
-                f"counts{others}",
+                f"{reason}: it is left out of the means, here and later, and all else in "
+                f"the reply counts{others}",
             )
         return ()
 

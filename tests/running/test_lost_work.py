@@ -67,7 +67,8 @@ def test_a_client_that_reports_per_cent_costs_nothing_but_its_number(
     (told,) = [r.getMessage() for r in caplog.records if "is 95" in r.getMessage()]
     assert told == (
         "round 1: client 1: metric accuracy is 95, where a fraction from 0 to 1 is "
-        "expected: it is left out, here and later, and all else in the reply counts"
+        "expected: it is left out of the means, here and later, and all else in "
+        "the reply counts"
     )
     others = [value for k, value in run.client_values("evaluate", "accuracy").items()]
     assert len(others) == 3 and max(others) <= 1

@@ -212,7 +212,9 @@ def _table(outer: Mapping[str, Any], name: str, path: Path) -> Mapping[str, Any]
     inner = outer.get(name)
     if not isinstance(inner, dict):
         raise ConfigError(
-            f"{path} has no [tool.flwr.app.components]: it describes no Flower app"
+            f"{path} has no [tool.flwr.app.components]: it describes no Flower app; "
+            "scripts with start_server and start_client become one as in "
+            "docs/how-to/from_legacy_flower.md"
         )
     return inner
 
