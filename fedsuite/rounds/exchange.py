@@ -63,6 +63,8 @@ class Exchange:
         What a reply must hold.
     expected_of
         Client to what its reply must hold instead, where models differ.
+    coded_bytes
+        Client to the bytes that it is sent where what travels is coded.
     """
 
     message_type: str
@@ -72,6 +74,7 @@ class Exchange:
     config: Mapping[str, ConfigValue] = field(default_factory=dict)
     expected: Expected = field(default_factory=Expected)
     expected_of: Mapping[int, Expected] = field(default_factory=dict)
+    coded_bytes: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def is_plain(self) -> bool:
@@ -94,6 +97,10 @@ class Exchange:
         shared = sum(num_bytes(arrays) for arrays in self.shared.values())
         own = self.own.get(client_id, {}).values()
         return shared + sum(num_bytes(arrays) for arrays in own)
+
+    def bytes_on_the_line(self, client_id: int) -> int:
+        """Return the bytes that really go to one client, coded or not."""
+        return self.coded_bytes.get(client_id, self.bytes_to(client_id))
 
     def bytes_down(self) -> int:
         """Return the payload in bytes, counted per client, whatever node hosts it."""

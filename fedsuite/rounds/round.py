@@ -612,6 +612,9 @@ class RoundStrategy(MethodContract):
                 )
             exchange = stage.announced(exchange)
             sent = stage.sent(exchange)
+        if self.virtual_clock is not None and sent is not exchange:
+            coded = {client: sent.bytes_to(client) for client in sent.client_ids}
+            exchange = replace(exchange, coded_bytes=coded)
         self.reports[phase].bytes_down += sent.bytes_down()
         members = gathered(sent, self._members, self._grid)
         whole = sent.shared.get(ARRAYS) is self._arrays

@@ -157,16 +157,17 @@ class VirtualClock(Stage):
         """Return a reply with its time, None if it does not come by the last second."""
         client_id = reply.client_id
         device = self.world.device(client_id)
-        sent = exchange.bytes_to(client_id)
-        if COPIES * sent > device.memory:
+        held = exchange.bytes_to(client_id)
+        if COPIES * held > device.memory:
             self._miss(
                 client_id,
                 Kind.CLIENT_FAILED,
-                f"{COPIES} models of {sent:.0f} bytes are more than the memory of its "
+                f"{COPIES} models of {held:.0f} bytes are more than the memory of its "
                 f"device, a {device.profile}",
             )
             return None
         work = float(reply.metrics.get(MULTIPLICATIONS, 0.0))
+        sent = exchange.bytes_on_the_line(client_id)
         seconds = device.seconds(work, sent, reply.num_bytes)
         arrival = self.now + seconds
         begins, ends = device.availability.span(self.now) or (math.inf, math.inf)

@@ -110,6 +110,18 @@ def test_a_clock_changes_no_bit_of_a_run_that_waits_for_all(method: str) -> None
     assert final_bits(**values, devices=world()) == final_bits(**values)
 
 
+def test_what_travels_coded_takes_the_time_of_its_bytes() -> None:
+    """The second round sends a step of signs, a bit and little more for each number."""
+    plain, coded = (
+        one_step(devices=world(), compress_down=kind, evaluate_every=9)
+        for kind in ("none", "signs")
+    )
+    (first, whole), (same, small) = seconds_of(plain), seconds_of(coded)
+    assert same - first == 0
+    down = 4 * (NUMBERS + 10) / (2 * RATE)
+    assert 0.9 * down < (whole - first) - (small - same) < down
+
+
 def test_the_first_replies_close_a_round() -> None:
     values: dict[str, Value] = {"clients_per_round": 3, "over_select": 1.3}
     trace = one_step(devices=world(profiles=slow(1)), **values)
