@@ -309,7 +309,8 @@ class SecureSums(Stage):
             "scaled_clients": float(scaled),
             "sum_error": sum_error(terms, total),
         }
-        records: dict[str, Arrays] = {}
+        # All records are there, also one that has no array, such as FedPer's of one layer.
+        records: dict[str, Arrays] = {ARRAYS: {}}
         for place, array in decoded(self._sent, total, terms).items():
             record, name = self._places[place]
             records.setdefault(record, {})[name] = array

@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedsuite.messages.records import EVALUATE, MULTIPLICATIONS, Reply, Request
 from fedsuite.training.app import Answering
+from fedsuite.workarounds.torch_modules import TorchDispatchMode
 
 aten = torch.ops.aten
 

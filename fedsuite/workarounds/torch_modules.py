@@ -2,16 +2,18 @@
 
 ``state_dict`` takes longer than a copy of all that is in a small model. That a module or a
 parameter has hooks is told by no public name. Without autograd a step of a small network
-needs the kernel that autograd calls, whose name is private too.
+needs the kernel that autograd calls, whose name is private too. So is the place of the mode
+that sees each call of a kernel.
 
 Seen in torch 2.13. To delete when ``state_dict`` of a model of two layers takes no longer
-than :func:`plain_state`, and hooks and that kernel have public names.
+than :func:`plain_state`, and hooks, that kernel and that mode have public names.
 """
 
 from functools import cache
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 
 log_softmax_backward = torch.ops.aten._log_softmax_backward_data.default
 """The gradient of ``log_softmax``, down to the overload, for which torch looks in each call
