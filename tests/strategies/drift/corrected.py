@@ -96,7 +96,11 @@ def run_curves(
     present: Mapping[int, Sequence[int]] | None = None,
     **training: Any,
 ) -> Federation:
-    """Run rounds from x; client k holds ``counts[k]`` samples of its curve."""
+    """Run rounds from x; client k holds ``counts[k]`` samples of its curve.
+
+    The model never goes back to an earlier one: curves that hypothesis draws may explode.
+    """
+    strategy.recovery.begin = lambda now: None  # type: ignore[method-assign]
     quadratic = type("Quadratic", (QuadraticLoss, client_class), {})
     store = MemoryStore()
     options = {"local_steps": 2, "batch_size": 0, "learning_rate": 0.1, **training}

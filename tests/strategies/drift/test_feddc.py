@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fedsuite.clients.averaging.fedavg import FedAvgClient
@@ -73,6 +73,13 @@ def test_means_are_over_all_clients_also_those_not_asked() -> None:
     seed=st.integers(0, 50),
     terms=st.booleans(),
     alpha=st.sampled_from([0.0, 0.02, 0.5]),
+)
+@example(
+    curves=[(1.0, 0.0), (1.0, 0.0), (2.0, 3.0), (1.0, 1.0)],
+    per_round=3,
+    seed=0,
+    terms=False,
+    alpha=0.0,
 )
 def test_follows_the_equations_with_any_participation(
     curves: Any, per_round: int, seed: int, terms: bool, alpha: float
