@@ -326,10 +326,44 @@ def dequantised(total: NDArray[Any], count: int, steps: int) -> NDArray[np.float
     return np.asarray(total, np.float64) * (2.0 / steps) - count
 
 
-def sum_error(terms: Terms, total: "Part") -> float:
-    """Return how far off a trained number of the mean may be, beside float rounding."""
-    step = 2.0 * terms.clipping_range / terms.steps
-    return int(total.head[0]) * step / _divisors(total, terms)[0]
+def sum_errors(
+    sent: Mapping[str, NDArray[Any]], new: Arrays, total: "Part", terms: Terms
+) -> dict[str, float]:
+    """Return how far off a trained number of the mean may be, by array.
+
+    It bounds the distance from the mean of what the clients trained, by their weights and
+    in exact numbers: the rounding to words, that of the head, and that of the mean to the
+    array's dtype. Changes that a client scaled down are those that it sent. What a later
+    step makes of the difference is not in it.
+
+    Parameters
+    ----------
+    sent, new
+        What :func:`decoded` took and returned.
+    total
+        The sum of the words.
+    terms
+        The terms of the round.
+    """
+    count, divisor = int(total.head[0]), _divisors(total, terms)[0]
+    # A weight that is in the words too is exact; what the head alone has is rounded.
+    in_head = {
+        "per-step": 0.5 * count / max(int(total.head[4]), 1),
+        "raised": 0.5 * count * MOST_SENT / terms.scalar_steps / divisor,
+    }
+    loose = in_head.get(terms.form, 0.0)
+    errors: dict[str, float] = {}
+    for name, limit in ranges(sent, terms).items():
+        array = new[name]
+        if array.dtype.kind != "f" or name in terms.statistics or not array.size:
+            continue
+        of_words = 2.0 * limit * count / terms.steps
+        moved = float(np.abs(np.subtract(array, sent[name], dtype=np.float64)).max())
+        of_dtype = float(np.spacing(np.abs(array).max())) / 2
+        # The last factor is for float64, in which all this is done.
+        error = of_words / divisor + moved * loose + of_dtype
+        errors[name] = error * (1 + 2.0**-20)
+    return errors
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ from fedsuite.messages.secure_sums import (
     num_summed,
     refusal,
     reply_spec,
-    sum_error,
+    sum_errors,
     usual_threshold,
 )
 from fedsuite.messages.statistics import is_statistic
@@ -307,13 +307,18 @@ class SecureSums(Stage):
             "summed_clients": float(count),
             "summed_examples": float(num_examples),
             "scaled_clients": float(scaled),
-            "sum_error": sum_error(terms, total),
         }
         # All records are there, also one that has no array, such as FedPer's of one layer.
         records: dict[str, Arrays] = {ARRAYS: {}}
-        for place, array in decoded(self._sent, total, terms).items():
+        mean = decoded(self._sent, total, terms)
+        for place, array in mean.items():
             record, name = self._places[place]
             records.setdefault(record, {})[name] = array
+        for place, error in sum_errors(self._sent, mean, total, terms).items():
+            of_model = self._places[place][0] == ARRAYS
+            name = "sum_error" if of_model else "records_sum_error"
+            known = self._round.round_metrics.get(name, 0.0)
+            self._round.round_metrics[name] = max(known, error)
         alike = num_summed(total, terms)
         return (ClientReply(SUM, records, {}, float(num_examples), num_summed=alike),)
 

@@ -28,7 +28,6 @@ from fedsuite.messages.secure_sums import (
     STAGES,
     UNMASK,
     as_rows,
-    sum_error,
 )
 from fedsuite.rounds.secure_rules import why_not_summed
 from fedsuite.rounds.secure_sums import SecureSums
@@ -66,14 +65,16 @@ def test_the_sum_is_the_bare_one_and_near_fedavg() -> None:
     terms = outcome.sums.terms
     assert terms is not None
     assert same_words(outcome.total, bare_sum(model(), ALL, terms))
-    mean, error = plain_mean(model(), ALL), sum_error(terms, outcome.total)
-    assert error < 3e-8
-    assert np.abs(outcome.arrays["bias"] - mean["bias"]).max() <= error
-    assert np.abs(outcome.arrays["weight"] - mean["weight"]).max() <= error + 3e-7
+    mean, told = plain_mean(model(), ALL), dict(outcome.strategy.round_metrics)
+    error = told.pop("sum_error")
+    # Mostly that of float32 near 3.
+    assert 1.2e-7 < error < 1.5e-7
+    assert np.abs(outcome.arrays["bias"] - mean["bias"]).max() <= 3e-8
+    assert np.abs(outcome.arrays["weight"] - mean["weight"]).max() <= error
     assert outcome.arrays["scalar"].shape == ()
     assert outcome.arrays["counter"] == round(float(mean["counter"]))
     expected = {"summed_clients": 5.0, "summed_examples": 1323.0, "scaled_clients": 0.0}
-    assert outcome.strategy.round_metrics == {**expected, "sum_error": error}
+    assert told == expected
 
 
 @pytest.mark.parametrize("bits", [16, 32])
