@@ -307,7 +307,7 @@ def masked_reply(metrics: Mapping[str, Any] | None = None, **named: Any) -> Reco
     words = {
         "head": np.arange(HEAD_SIZE, dtype=np.uint64),
         "body": np.arange(9, dtype=np.uint16),
-        "complaints": np.zeros(3, np.uint8),
+        "complaints": np.zeros(4, np.uint8),
     }
     numbers = {"num-examples": 1, "stored-state": 1} if metrics is None else metrics
     return RecordDict(
@@ -335,7 +335,7 @@ def test_words_under_masks_leave_by_the_default_policy() -> None:
 def test_keys_shares_and_their_sum_leave_in_the_sizes_that_the_question_implies() -> None:
     for stage, named in (
         (KEYS, {"keys": (2, PUBLIC_KEY_BYTES), "signature": (1, SIGNATURE_BYTES)}),
-        (SHARES, {"tokens": (2, TOKEN_BYTES), "digests": (6, 32), "seed": (1, 32)}),
+        (SHARES, {"tokens": (4, TOKEN_BYTES), "digests": (8, 32), "seed": (1, 32)}),
     ):
         rows = {name: np.zeros(shape, np.uint8) for name, shape in named.items()}
         content = RecordDict({"client-3.secure-sum": arrays(**rows)})

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import hypergeom
 
 from fedsuite.core.errors import NotFiniteError, RunError
 from fedsuite.messages.secure_sums import (
@@ -21,10 +22,13 @@ from fedsuite.messages.secure_sums import (
     is_whole,
     least_threshold,
     mask,
+    neighbourhood,
     num_summed,
     quantised,
     refusal,
+    ring_of,
     sum_errors,
+    usual_neighbours,
     usual_threshold,
     words_of,
 )
@@ -200,6 +204,59 @@ def test_thresholds_leave_no_two_groups_of_half() -> None:
         assert 2 * least_threshold(count) > count + 1
         assert 2 * (least_threshold(count) - 1) <= count + 1
         assert least_threshold(count) <= usual_threshold(count) <= count
+
+
+# --------------------------------------------------------------------------- the neighbours
+
+
+def test_neighbours_are_mutual_and_drawn_by_the_terms() -> None:
+    ids = list(range(3, 300, 3))
+    terms = replace(TERMS, num_clients=99, neighbours=42, threshold=29, ring=5)
+    ring = ring_of(ids, terms)
+    assert sorted(ring) == ids
+    assert ring_of(ids[::-1], terms) == ring != ring_of(ids, replace(terms, ring=6))
+    near = {k: neighbourhood(ring, k, terms) for k in ids}
+    for k, others in near.items():
+        assert others == sorted(set(others))
+        assert len(others) == terms.holders == 43
+        assert all(k in near[other] for other in others)
+    # Whoever is lost before, all are neighbours where few are left.
+    assert neighbourhood(ring[:40], ring[0], terms) == sorted(ring[:40])
+
+
+@pytest.mark.parametrize("num_clients", [32, 44, 64, 100, 200, 512, 513, 1000])
+def test_neighbourhoods_fail_and_fall_as_seldom_as_they_say(num_clients: int) -> None:
+    neighbours = usual_neighbours(num_clients)
+    threshold = usual_threshold(neighbours + 1)
+    assert neighbours % 2 == 0
+    assert neighbours < num_clients - 1
+    others = num_clients - 1
+    # One tenth is lost: a client's own share helps it, where it is not lost itself.
+    lost = math.ceil(num_clients / 10)
+    stays = hypergeom.cdf(threshold - 2, others, others - lost, neighbours)
+    goes = hypergeom.cdf(threshold - 1, others, num_clients - lost, neighbours)
+    assert (num_clients - lost) * stays + lost * goes < 1e-4
+    # A quarter helps a server that keeps to the protocol.
+    liars = num_clients // 4
+    opened = hypergeom.sf(threshold - 1, others, liars, neighbours)
+    assert (num_clients - liars) * opened < 2.0**-31
+
+
+def test_few_clients_are_all_neighbours_and_no_server_takes_fewer() -> None:
+    assert [usual_neighbours(n) for n in (3, 30, 31, 32, 100, 1000)] == [
+        0,
+        0,
+        0,
+        30,
+        42,
+        60,
+    ]
+    terms = replace(TERMS, num_clients=100, threshold=29, neighbours=42)
+    assert not refusal(terms)
+    assert "2 neighbours of 100 clients: expected 42" in refusal(
+        replace(terms, neighbours=2, threshold=3)
+    )
+    assert "a threshold of 22 of 43 clients" in refusal(replace(terms, threshold=22))
 
 
 # ---------------------------------------------------------------- what a client counts with

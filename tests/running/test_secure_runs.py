@@ -176,6 +176,22 @@ def test_momentum_of_the_server_goes_with_sums(tmp_path: Path) -> None:
     assert max(float(np.abs(plain[n] - masked[n]).max()) for n in plain) < 1e-4
 
 
+def test_a_run_of_many_clients_masks_with_neighbours_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedsuite.messages.secure_sums.MOST_PAIRED", 5)
+    monkeypatch.setattr("fedsuite.messages.secure_sums.PER_DOUBLING", 1)
+    many = {**OF_SUMS, "num-clients": 9, "num-rounds": 3, "drop-out": 0.1}
+    masked = trained(tmp_path / "a", many)
+    assert same(trained(tmp_path / "b", {**many, "secure-aggregation": "unmasked"}), masked)
+    summed = [row.get("summed_clients") for row in rounds(tmp_path / "a")]
+    assert summed == [row.get("summed_clients") for row in rounds(tmp_path / "b")]
+    assert any(summed)
+    assert rounds(tmp_path / "a")[-1]["sum_neighbours"] == 4
+    summary = json.loads((tmp_path / "a" / "summary.json").read_text())
+    assert summary["neighbours_in_sums"] == 4
+
+
 def test_drop_outs_leave_the_sum_of_the_others_and_void_rounds_go_on(
     tmp_path: Path,
 ) -> None:
