@@ -627,6 +627,7 @@ TILTED = {"method": "term", "max-share-ratio": "off"}
         ({"num-clients": 4, "reconstruction-threshold": 5}, "expected 3 to 4"),
         ({"quantisation-bits": 24}, "set 16 or 32"),
         ({"workers": 2}, "one process"),
+        ({"workers": 0}, "one process"),
     ],
 )
 def test_what_needs_single_updates_is_refused(values: Any, words: str) -> None:
