@@ -29,7 +29,7 @@ from fedsuite.core.logs import ServerLogger
 from fedsuite.core.rng import numpy_stream
 from fedsuite.messages import secrets_shared as secrets
 from fedsuite.messages.decomposition import SLOW_VERSION
-from fedsuite.messages.records import ARRAYS, HELD, TRAIN, Arrays, ConfigValue
+from fedsuite.messages.records import ARRAYS, EVALUATE, HELD, TRAIN, Arrays, ConfigValue
 from fedsuite.messages.secure_sums import (
     ACTIVE,
     CLIENTS,
@@ -189,6 +189,12 @@ class SecureSums(Stage):
             "hold its shares unmask it",
             *(terms.num_clients, others, terms.threshold, terms.holders),
         )
+        if self._keys.sampling[EVALUATE].fraction:
+            logger.warning(
+                "secure sums hide training alone: each client's scores at evaluation, and "
+                "its rows there, are told in the clear; a site refuses by message-types in "
+                "its policy.toml"
+            )
 
     def _new_terms(self) -> Terms:
         # A clock, so that the number also rises from one run to the next.

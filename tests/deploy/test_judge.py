@@ -407,6 +407,13 @@ def test_a_site_that_demands_masks_lets_out_nothing_else() -> None:
     judged(masked_reply(), masked_question(), "train", Policy(), Used(), random, "masked")
 
 
+def test_a_site_may_let_sums_out_and_no_scores() -> None:
+    policy = leave(message_types="train, train.*, query, query.*")
+    assert decide(masked_reply(), policy, asked=masked_question()).masked
+    scores = RecordDict({"metrics": MetricRecord({"num-examples": 9, "loss": 1.0})})
+    assert rule_of(scores, policy, message_type="evaluate") == "leave.message-types"
+
+
 def test_words_under_masks_cannot_be_clipped() -> None:
     policy = Policy(change=Change(clip_norm=1.0))
     assert rule_of(masked_reply(), policy, asked=masked_question()) == "change.clip-norm"

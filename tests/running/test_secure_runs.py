@@ -1,6 +1,7 @@
 """Experiments whose server sees sums alone."""
 
 import json
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from functools import reduce
@@ -10,14 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedsuite.core.errors import ConfigError
+from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.engines.local import run_local
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.messages.array_records import to_arrays
-from fedsuite.messages.records import HELD, Arrays
+from fedsuite.messages.records import EVALUATE, HELD, Arrays, Reply, Request
 from fedsuite.messages.secure_sums import Part, Terms, decoded, words_of
 from fedsuite.rounds.secure_rules import SECURE_VARIABLE
 from fedsuite.running.node import node_experiment
+from fedsuite.training.secure_client import SecureClient
 from tests.effects.cases import FACTORED
 from tests.small_runs import SMALL
 
@@ -167,6 +169,24 @@ def test_masks_change_no_bit_of_a_methods_run(method: str, tmp_path: Path) -> No
     masked = trained(tmp_path / "masked", of_sums)
     bare = {**of_sums, "secure-aggregation": "unmasked"}
     assert same(trained(tmp_path / "bare", bare), masked)
+
+
+def test_a_run_says_once_that_scores_are_in_the_clear_and_goes_on_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def answer(client: SecureClient, request: Request) -> Reply:
+        if request.message_type == EVALUATE:
+            raise RunError("this site tells no scores")
+        return whole(client, request)
+
+    whole = SecureClient.answer
+    monkeypatch.setattr(SecureClient, "answer", answer)
+    with caplog.at_level(logging.WARNING):
+        trained(tmp_path, OF_SUMS)
+    said = [record.getMessage() for record in caplog.records]
+    assert sum("each client's scores at evaluation" in line for line in said) == 1
+    assert [row["summed_clients"] for row in rounds(tmp_path)] == [4, 4]
+    assert [row["accuracy_clients"] for row in rounds(tmp_path)] == [0, 0]
 
 
 def test_momentum_of_the_server_goes_with_sums(tmp_path: Path) -> None:
