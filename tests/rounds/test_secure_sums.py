@@ -246,6 +246,8 @@ def test_neighbours_alone_see_keys_and_shares_and_the_sum_is_that_of_all(
         tokens = sent[TRAIN, k].content[name]["tokens"].numpy()
         # Its own row is empty.
         assert [bool(row.any()) for row in tokens].count(True) == 4
+    # One whose masks with its neighbours must be taken away.
+    assert is_right(sparse({(TRAIN, 4): "reply"}))
 
 
 @pytest.mark.slow
