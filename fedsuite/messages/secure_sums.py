@@ -8,6 +8,7 @@ it, and two check words, which come out right in a sum only if all that was adde
 its clients made.
 """
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -41,13 +42,17 @@ RECORD = "secure-sum"
 """Record of all that travels for a sum, in both directions."""
 
 CLIENTS = "secure-clients"
-PUBLIC_KEYS = "secure-public-keys"
-SIGNATURES = "secure-signatures"
 ACTIVE = "secure-active"
 GONE = "secure-gone"
 
 FEWEST = 3
 """Clients below which a sum tells one of them what another sent."""
+
+MOST_PAIRED = 30
+"""Clients up to which each masks with every other; of more, with some neighbours."""
+
+PER_DOUBLING = 6
+"""Neighbours of a client for each time that the number of clients doubles."""
 
 HEAD_SIZE = 7
 _SUMMED = 5
@@ -87,7 +92,7 @@ class Terms:
     session
         Number of the session, which only rises.
     threshold
-        Fewest clients that can unmask a sum.
+        Fewest holders of a client's shares that can unmask its part of a sum.
     clipping_range
         Largest change of a trained number.
     most_examples
@@ -110,6 +115,10 @@ class Terms:
         Records that add up beside the model.
     exact
         Whether a client drops out rather than scale its change down.
+    neighbours
+        With how many others a client masks and shares; 0 is with all.
+    ring
+        Number by which neighbours are drawn.
     """
 
     session: int
@@ -128,6 +137,13 @@ class Terms:
     most_loss: float = 1.0
     records: tuple[str, ...] = ()
     exact: bool = False
+    neighbours: int = 0
+    ring: int = 0
+
+    @property
+    def holders(self) -> int:
+        """Most clients that hold a client's shares, itself among them."""
+        return self.neighbours + 1 if self.neighbours else self.num_clients
 
     @property
     def scalar_steps(self) -> int:
@@ -180,26 +196,63 @@ class Terms:
         return terms
 
 
-def least_threshold(num_clients: int) -> int:
+def least_threshold(holders: int) -> int:
     """Return the lowest threshold: two groups that reach it share two clients or more.
 
     A server that tells the clients different stories could else unmask two sums, or one
     client's own words, with one liar's help.
     """
-    return (num_clients + 1) // 2 + 1
+    return (holders + 1) // 2 + 1
 
 
-def usual_threshold(num_clients: int) -> int:
-    """Return the threshold where nobody chooses one: above two thirds of the clients."""
-    return 2 * num_clients // 3 + 1
+def usual_threshold(holders: int) -> int:
+    """Return the threshold where nobody chooses one: above two thirds of the holders."""
+    return 2 * holders // 3 + 1
+
+
+def usual_neighbours(num_clients: int) -> int:
+    """Return with how many others a client masks; 0 is with all.
+
+    J. Bell et al., "Secure Single-Server Aggregation with (Poly)Logarithmic Overhead", CCS
+    2020: of the order of log n. With :func:`usual_threshold`, of 32 to 1,000 clients, the
+    tails of the hypergeometric distribution give: where one tenth is lost, chosen by
+    chance, a round is void with a probability below 1e-4; where a quarter helps the server,
+    it can open some other client's words with one below 2^-31.
+    """
+    if num_clients <= MOST_PAIRED:
+        return 0
+    neighbours = PER_DOUBLING * math.ceil(math.log2(num_clients))
+    return neighbours if neighbours < num_clients - 1 else 0
+
+
+def ring_of(client_ids: Sequence[int], terms: Terms) -> list[int]:
+    """Return clients in an order that everybody can draw from the terms."""
+
+    def draw(client_id: int) -> bytes:
+        return hashlib.sha256(f"neighbours {terms.ring} {client_id}".encode()).digest()
+
+    return sorted(client_ids, key=draw)
+
+
+def neighbourhood(ring: Sequence[int], client_id: int, terms: Terms) -> list[int]:
+    """Return with whom a client of a ring masks and shares, itself among them, sorted."""
+    if not terms.neighbours or len(ring) <= terms.holders:
+        return sorted(ring)
+    place, half = ring.index(client_id), terms.neighbours // 2
+    return sorted(ring[(place + k) % len(ring)] for k in range(-half, half + 1))
 
 
 def refusal(terms: Terms) -> str:
     """Return why nobody should add up on such terms; empty if one may."""
     if terms.num_clients < FEWEST:
         return f"a sum of {terms.num_clients} clients shows what single ones sent"
-    if not least_threshold(terms.num_clients) <= terms.threshold <= terms.num_clients:
-        return threshold_refusal(terms.threshold, terms.num_clients)
+    if terms.neighbours not in (0, usual_neighbours(terms.num_clients)):
+        return (
+            f"{terms.neighbours} neighbours of {terms.num_clients} clients: expected "
+            f"{usual_neighbours(terms.num_clients)}"
+        )
+    if not least_threshold(terms.holders) <= terms.threshold <= terms.holders:
+        return threshold_refusal(terms.threshold, terms.holders)
     if terms.bits not in (16, 32):
         return f"words of {terms.bits} bits: expected 16 or 32"
     if not 0 < terms.clipping_range < math.inf:
@@ -240,10 +293,11 @@ Spec = dict[str, tuple[tuple[int, ...], str]]
 """Array name to shape and dtype."""
 
 
-def reply_spec(
-    message_type: str, terms: Terms, config: Mapping[str, ConfigValue] | None = None
-) -> Spec:
+def reply_spec(message_type: str, terms: Terms) -> Spec:
     """Return the arrays that a client sends at a stage, with their shapes and dtypes.
+
+    Rows are those of the client's neighbourhood, by number: its own row, and rows of whom
+    nothing is said, are zeros.
 
     Parameters
     ----------
@@ -251,13 +305,8 @@ def reply_spec(
         One of :data:`STAGES`.
     terms
         The terms of the round.
-    config
-        The entries of the message that name clients.
     """
-    count, num_active, num_gone = (
-        len(named) if isinstance(named := (config or {}).get(name), list) else 0
-        for name in (CLIENTS, ACTIVE, GONE)
-    )
+    holders = terms.holders
     words: Spec = {
         "head": ((HEAD_SIZE,), "uint64"),
         "body": ((terms.num_words,), str(terms.dtype)),
@@ -268,15 +317,12 @@ def reply_spec(
             "signature": (1, secrets.SIGNATURE_BYTES),
         },
         SHARES: {
-            "tokens": (max(count - 1, 0), secrets.TOKEN_BYTES),
-            "digests": (2 * count, 32),
+            "tokens": (holders, secrets.TOKEN_BYTES),
+            "digests": (2 * holders, 32),
             "seed": (1, 32),
         },
-        TRAIN: {"complaints": (count,)} if terms.masked else {},
-        UNMASK: {
-            "seeds": (num_active, secrets.SEED_SHARE_BYTES),
-            "private-keys": (num_gone, secrets.KEY_SHARE_BYTES),
-        },
+        TRAIN: {"complaints": (holders,)} if terms.masked else {},
+        UNMASK: {"shares": (holders, secrets.KEY_SHARE_BYTES)},
     }
     spec: Spec = {name: (shape, "uint8") for name, shape in bytes_of[message_type].items()}
     return {**words, **spec} if message_type == TRAIN else spec
@@ -326,10 +372,44 @@ def dequantised(total: NDArray[Any], count: int, steps: int) -> NDArray[np.float
     return np.asarray(total, np.float64) * (2.0 / steps) - count
 
 
-def sum_error(terms: Terms, total: "Part") -> float:
-    """Return how far off a trained number of the mean may be, beside float rounding."""
-    step = 2.0 * terms.clipping_range / terms.steps
-    return int(total.head[0]) * step / _divisors(total, terms)[0]
+def sum_errors(
+    sent: Mapping[str, NDArray[Any]], new: Arrays, total: "Part", terms: Terms
+) -> dict[str, float]:
+    """Return how far off a trained number of the mean may be, by array.
+
+    It bounds the distance from the mean of what the clients trained, by their weights and
+    in exact numbers: the rounding to words, that of the head, and that of the mean to the
+    array's dtype. Changes that a client scaled down are those that it sent. What a later
+    step makes of the difference is not in it.
+
+    Parameters
+    ----------
+    sent, new
+        What :func:`decoded` took and returned.
+    total
+        The sum of the words.
+    terms
+        The terms of the round.
+    """
+    count, divisor = int(total.head[0]), _divisors(total, terms)[0]
+    # A weight that is in the words too is exact; what the head alone has is rounded.
+    in_head = {
+        "per-step": 0.5 * count / max(int(total.head[4]), 1),
+        "raised": 0.5 * count * MOST_SENT / terms.scalar_steps / divisor,
+    }
+    loose = in_head.get(terms.form, 0.0)
+    errors: dict[str, float] = {}
+    for name, limit in ranges(sent, terms).items():
+        array = new[name]
+        if array.dtype.kind != "f" or name in terms.statistics or not array.size:
+            continue
+        of_words = 2.0 * limit * count / terms.steps
+        moved = float(np.abs(np.subtract(array, sent[name], dtype=np.float64)).max())
+        of_dtype = float(np.spacing(np.abs(array).max())) / 2
+        # The last factor is for float64, in which all this is done.
+        error = of_words / divisor + moved * loose + of_dtype
+        errors[name] = error * (1 + 2.0**-20)
+    return errors
 
 
 @dataclass(frozen=True)
@@ -573,6 +653,10 @@ def mask(key: bytes, terms: Terms) -> Part:
     return Part(head, body.astype(terms.dtype))
 
 
-def as_rows(items: Sequence[bytes], width: int) -> NDArray[np.uint8]:
-    """Return byte strings of one length as the rows of an array."""
-    return np.frombuffer(b"".join(items), np.uint8).reshape(len(items), width)
+def as_rows(
+    items: Sequence[bytes], width: int, count: int | None = None
+) -> NDArray[np.uint8]:
+    """Return byte strings as rows of an array; short and missing ones end in zeros."""
+    rows = [item.ljust(width, b"\0") for item in items]
+    rows += [bytes(width)] * ((count or 0) - len(items))
+    return np.frombuffer(b"".join(rows), np.uint8).reshape(len(rows), width)

@@ -73,6 +73,10 @@ def write_summary(folder: RunFolder) -> None:
         summary["clients_without_test_rows"] = untested
     if new := new_clients(run):
         summary["new_clients"] = new
+    if neighbours := [
+        row["sum_neighbours"] for row in run.rounds if "sum_neighbours" in row
+    ]:
+        summary["neighbours_in_sums"] = int(neighbours[-1])
     if networks := accuracy_by_network(run):
         by_network = {n.label: 100 * n.accuracy for n in networks}
         summary["accuracy_in_per_cent_by_network"] = by_network

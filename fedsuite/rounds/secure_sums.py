@@ -10,11 +10,14 @@ stays. It names whom the next round leaves out, where that can be known:
 - of whom two others complain that its shares do not fit their digests;
 - where the words do not add up, half of the round's clients, then half of those that are
   left: a search for one liar.
+
+Of many clients each masks and shares with some neighbours alone, who are drawn anew in each
+round; see :func:`~fedsuite.messages.secure_sums.usual_neighbours`.
 """
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Protocol
 
@@ -26,29 +29,31 @@ from fedsuite.core.logs import ServerLogger
 from fedsuite.core.rng import numpy_stream
 from fedsuite.messages import secrets_shared as secrets
 from fedsuite.messages.decomposition import SLOW_VERSION
-from fedsuite.messages.records import ARRAYS, HELD, TRAIN, Arrays, ConfigValue
+from fedsuite.messages.records import ARRAYS, EVALUATE, HELD, TRAIN, Arrays, ConfigValue
 from fedsuite.messages.secure_sums import (
     ACTIVE,
     CLIENTS,
     FEWEST,
     GONE,
     KEYS,
-    PUBLIC_KEYS,
     RECORD,
     SHARES,
-    SIGNATURES,
     UNMASK,
     Part,
     Terms,
+    as_rows,
     decoded,
     further_name,
     has_weight,
     is_whole,
     mask,
+    neighbourhood,
     num_summed,
     refusal,
     reply_spec,
-    sum_error,
+    ring_of,
+    sum_errors,
+    usual_neighbours,
     usual_threshold,
 )
 from fedsuite.messages.statistics import is_statistic
@@ -115,7 +120,7 @@ class SecureSums(Stage):
         self._left_out: set[int] = set()
         self._suspects: list[int] = []
         self._public: dict[int, bytes] = {}
-        self._keyed: list[int] = []
+        self._near: dict[int, dict[int, int]] = {}
         self._sharers: list[int] = []
         self._seeds: dict[int, bytes] = {}
         self._digests: dict[int, np.ndarray] = {}
@@ -149,13 +154,17 @@ class SecureSums(Stage):
                 self._places[place] = (record, name)
         self._asked = self._without_suspects(exchange.client_ids)
         self._complaints, self.total = {}, None
+        self._near = {}
+        is_first = self.terms is None
         self.terms = terms = self._new_terms()
+        if is_first and self.is_masked:
+            self._tell_once(terms)
         ids, own = self._asked, exchange.own
         if self.is_masked:
             self._sharers = ids = self._exchange_secrets(terms)
             own = {k: {**own.get(k, {}), **self._shares_for(k)} for k in ids}
         who: dict[str, ConfigValue] = {CLIENTS: ids} if self.is_masked else {}
-        words: RecordSpec = reply_spec(TRAIN, terms, who)
+        words: RecordSpec = reply_spec(TRAIN, terms)
         bounds = exchange.expected.bounds
         return replace(
             exchange,
@@ -172,13 +181,32 @@ class SecureSums(Stage):
             ),
         )
 
+    def _tell_once(self, terms: Terms) -> None:
+        """Tell with whom clients mask, and what leaves them without masks."""
+        others = terms.neighbours or terms.num_clients - 1
+        logger.tell(
+            "secure sums: each of %d clients masks with %d others, and %d of the %d that "
+            "hold its shares unmask it",
+            *(terms.num_clients, others, terms.threshold, terms.holders),
+        )
+        if self._keys.sampling[EVALUATE].fraction:
+            logger.warning(
+                "secure sums hide training alone: each client's scores at evaluation, and "
+                "its rows there, are told in the clear; a site refuses by message-types in "
+                "its policy.toml"
+            )
+
     def _new_terms(self) -> Terms:
         # A clock, so that the number also rises from one run to the next.
         self._session = max(time.time_ns(), self._session + 1)
         keys, count = self._keys, len(self._asked)
+        chosen = keys.reconstruction_threshold
+        # A threshold that somebody chose is one of all clients.
+        neighbours = 0 if chosen else usual_neighbours(count)
+        ring = numpy_stream(self._seed, "secure-ring", self._round.server_round)
         terms = Terms(
             session=self._session,
-            threshold=keys.reconstruction_threshold or usual_threshold(count),
+            threshold=chosen or usual_threshold(neighbours + 1 if neighbours else count),
             clipping_range=keys.clipping_range,
             most_examples=keys.most_examples,
             num_clients=count,
@@ -191,6 +219,8 @@ class SecureSums(Stage):
                 if array.dtype.kind == "f" and is_statistic(name, array)
             ),
             **self._weighing(),
+            neighbours=neighbours,
+            ring=int(ring.integers(1 << 62)),
         )
         if reason := refusal(terms):
             raise QuorumMissed(Kind.TOO_FEW, count, reason, "a secure sum needs")
@@ -225,35 +255,52 @@ class SecureSums(Stage):
         """Return the clients that gave keys and shares; remember what they gave."""
         replies = self._answers(KEYS, self._asked)
         keys = _distinct({k: _rows(record["keys"]) for k, record in replies.items()})
-        self._enough(len(keys), "keys that can be used")
-        self._keyed, count = list(keys), len(keys)
+        self._enough(keys, "keys that can be used")
         self._public = {k: pair[0] for k, pair in keys.items()}
-        config: dict[str, ConfigValue] = {
-            CLIENTS: self._keyed,
-            PUBLIC_KEYS: [public for pair in keys.values() for public in pair],
-            SIGNATURES: [bytes(replies[k]["signature"]) for k in self._keyed],
+        self._meet(list(keys))
+        pairs = {k: b"".join(pair) for k, pair in keys.items()}
+        signatures = {k: bytes(replies[k]["signature"]) for k in keys}
+        width = len(next(iter(pairs.values())))
+        of_near = {
+            k: {
+                "keys": as_rows([pairs[other] for other in near], width),
+                "signatures": as_rows(
+                    [signatures[other] for other in near], secrets.SIGNATURE_BYTES
+                ),
+            }
+            for k, near in self._near.items()
         }
-        replies = self._answers(SHARES, self._keyed, config)
-        self._enough(len(replies), "shares")
+        config: dict[str, ConfigValue] = {CLIENTS: list(keys)}
+        replies = self._answers(SHARES, list(keys), config, of_near)
+        self._near = {k: self._near[k] for k in replies}
+        self._enough(replies, "shares")
         self._seeds = {k: bytes(record["seed"]) for k, record in replies.items()}
         self._digests = {
-            k: record["digests"].reshape(count, 2, 32) for k, record in replies.items()
+            k: record["digests"].reshape(-1, 2, 32) for k, record in replies.items()
         }
         self._tokens = {k: record["tokens"] for k, record in replies.items()}
         return list(replies)
 
+    def _meet(self, client_ids: Sequence[int]) -> None:
+        """Note each client's neighbourhood: its members, and the rows that are theirs."""
+        assert self.terms is not None
+        ring = ring_of(client_ids, self.terms)
+        self._near = {
+            k: {other: row for row, other in enumerate(neighbourhood(ring, k, self.terms))}
+            for k in client_ids
+        }
+
     def _shares_for(self, client_id: int) -> dict[str, Arrays]:
-        """Return all shares for a client, a row for each client that gave some."""
-        place = self._keyed.index(client_id)
-        tokens, digests = [], []
-        for sharer in self._sharers:
-            own_place = self._keyed.index(sharer)
-            digests.append(self._digests[sharer][place])
-            if sharer == client_id:
-                tokens.append(np.zeros(secrets.TOKEN_BYTES, np.uint8))
-            else:
-                tokens.append(self._tokens[sharer][place - (place > own_place)])
-        return {RECORD: {"tokens": np.stack(tokens), "digests": np.stack(digests)}}
+        """Return the shares for a client, a row for each of its neighbourhood."""
+        near = self._near[client_id]
+        tokens = np.zeros((len(near), secrets.TOKEN_BYTES), np.uint8)
+        digests = np.zeros((len(near), 2 * 32), np.uint8)
+        for sharer, row in near.items():
+            if sharer in self._tokens:
+                place = self._near[sharer][client_id]
+                tokens[row] = self._tokens[sharer][place]
+                digests[row] = self._digests[sharer][place].reshape(-1)
+        return {RECORD: {"tokens": tokens, "digests": digests}}
 
     # ---------------------------------------------------------------------------- collect
 
@@ -266,8 +313,8 @@ class SecureSums(Stage):
     def reply(self, reply: ClientReply) -> Iterable[ClientReply]:
         record = reply.arrays[RECORD]
         complained = np.flatnonzero(record.get("complaints", np.zeros(0)))
-        for place in complained:
-            accused = self._sharers[int(place)]
+        near = self._near.get(reply.client_id, {})
+        for accused in (k for k, row in near.items() if row in complained):
             self._complaints[accused] = self._complaints.get(accused, 0) + 1
         if not complained.size and self._sum is not None:
             self._sum = self._sum.plus(Part(record["head"], record["body"]))
@@ -289,7 +336,7 @@ class SecureSums(Stage):
         for accused, times in self._complaints.items():
             if times > 1:
                 self._leave_out(accused, "its shares fit no digest")
-        self._enough(len(self.active), "vectors")
+        self._enough(self.active, "vectors")
         if self.is_masked:
             total = self._unmasked(terms, total)
         count, num_examples, scaled = (int(word) for word in total.head[:3])
@@ -307,13 +354,20 @@ class SecureSums(Stage):
             "summed_clients": float(count),
             "summed_examples": float(num_examples),
             "scaled_clients": float(scaled),
-            "sum_error": sum_error(terms, total),
         }
+        if terms.neighbours:
+            self._round.round_metrics["sum_neighbours"] = float(terms.neighbours)
         # All records are there, also one that has no array, such as FedPer's of one layer.
         records: dict[str, Arrays] = {ARRAYS: {}}
-        for place, array in decoded(self._sent, total, terms).items():
+        mean = decoded(self._sent, total, terms)
+        for place, array in mean.items():
             record, name = self._places[place]
             records.setdefault(record, {})[name] = array
+        for place, error in sum_errors(self._sent, mean, total, terms).items():
+            of_model = self._places[place][0] == ARRAYS
+            name = "sum_error" if of_model else "records_sum_error"
+            known = self._round.round_metrics.get(name, 0.0)
+            self._round.round_metrics[name] = max(known, error)
         alike = num_summed(total, terms)
         return (ClientReply(SUM, records, {}, float(num_examples), num_summed=alike),)
 
@@ -325,34 +379,38 @@ class SecureSums(Stage):
         if gone:
             config[GONE] = gone
         replies = self._answers(UNMASK, active, config)
-        self._enough(len(replies), "answers to unmask")
-        seeds, private_keys = (
-            {
-                owner: self._secret(
-                    owner, which, {k: bytes(r[name][i]) for k, r in replies.items()}
-                )
-                for i, owner in enumerate(owners)
-            }
-            for which, name, owners in (
-                (0, "seeds", active),
-                (1, "private-keys", gone),
-            )
-        )
+        self._enough(replies, "answers to unmask")
+        rows = {k: record["shares"] for k, record in replies.items()}
+        seeds = {k: self._secret(k, 0, rows) for k in active}
+        private_keys = {k: self._secret(k, 1, rows) for k in gone}
         for seed in seeds.values():
             total = total.minus(mask(seed, terms))
         for lost, private in private_keys.items():
-            for other in active:
+            for other in (k for k in active if k in self._near[lost]):
                 pair = mask(secrets.mask_key(private, public[other]), terms)
                 total = total.minus(pair) if other > lost else total.plus(pair)
         return total
 
-    def _secret(self, owner: int, which: int, shares: Mapping[int, bytes]) -> bytes:
-        """Return a client's seed (0) or private key (1), from the shares that fit."""
+    def _secret(self, owner: int, which: int, rows: Mapping[int, np.ndarray]) -> bytes:
+        """Return a client's seed (0) or private key (1), from the shares that fit.
+
+        Parameters
+        ----------
+        owner
+            Whose secret it is.
+        which
+            Which of the two.
+        rows
+            Client to the shares that it holds, a row for each of its neighbourhood.
+        """
         assert self.terms is not None
         fitting, threshold = [], self.terms.threshold
-        for holder, share in shares.items():
-            said = self._digests[owner][self._keyed.index(holder)][which]
-            if secrets.digest(share) == bytes(said):
+        width = (secrets.SEED_SHARE_BYTES, secrets.KEY_SHARE_BYTES)[which]
+        for holder, place in self._near[owner].items():
+            if holder not in rows:
+                continue
+            share = bytes(rows[holder][self._near[holder][owner]][:width])
+            if secrets.digest(share) == bytes(self._digests[owner][place][which]):
                 fitting.append(share)
             else:
                 self._leave_out(holder, "a share that it gave is another than it was given")
@@ -409,29 +467,36 @@ class SecureSums(Stage):
         kind: str,
         client_ids: Sequence[int],
         config: Mapping[str, ConfigValue] | None = None,
+        own: Mapping[int, Arrays] | None = None,
     ) -> dict[int, Arrays]:
         """Return the arrays with which the clients answer one of the stages."""
         assert self.terms is not None
-        records: RecordSpec = reply_spec(kind, self.terms, config)
+        records: RecordSpec = reply_spec(kind, self.terms)
         exchange = Exchange(
             kind,
             client_ids,
             # Records of each client's own, though empty: no node answers for another's.
-            own={k: {} for k in client_ids},
+            own={k: {RECORD: own[k]} if own else {} for k in client_ids},
             config={**self.terms.config(), **(config or {})},
         )
         expected = replace(exchange.expected, arrays={RECORD: records})
         replies = self._round.exchange(replace(exchange, expected=expected))
         return {reply.client_id: reply.arrays[RECORD] for reply in replies}
 
-    def _enough(self, count: int, what: str) -> None:
+    def _enough(self, client_ids: Collection[int], what: str) -> None:
+        """End the round where some neighbourhood has too few of these clients left."""
         assert self.terms is not None
-        needed = self.terms.threshold
+        needed, left = self.terms.threshold, set(client_ids)
+        # Before neighbours are drawn, and without masks, it is a matter of all.
+        parts = self._near.values() or [left]
+        count = min(len(left.intersection(near)) for near in parts)
         if count < needed:
+            where = " of one neighbourhood" if self.terms.neighbours else ""
             raise QuorumMissed(
                 Kind.TOO_FEW,
                 count,
-                f"the secure sum is void: {what} of {count} clients, and it needs {needed}",
+                f"the secure sum is void: {what} of {count} clients{where}, and it needs "
+                f"{needed}",
                 f"the {needed} that can unmask a sum",
             )
 

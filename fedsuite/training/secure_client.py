@@ -43,10 +43,8 @@ from fedsuite.messages.secure_sums import (
     CLIENTS,
     GONE,
     KEYS,
-    PUBLIC_KEYS,
     RECORD,
     SHARES,
-    SIGNATURES,
     STAGES,
     UNMASK,
     Part,
@@ -54,6 +52,8 @@ from fedsuite.messages.secure_sums import (
     as_rows,
     further_name,
     mask,
+    neighbourhood,
+    ring_of,
     words_of,
     words_to_sign,
 )
@@ -78,9 +78,9 @@ class _Secrets:
     own
         Private and public key for masks, the same for encryption, seed, and its shares.
     ids, keys
-        The clients that gave keys; their two public keys, one behind the other.
+        The clients of its neighbourhood; their two public keys, one behind the other.
     sharers, shares
-        The clients whose shares came; of each its seed's and its key's.
+        Those of them whose shares came; of each its seed's and its key's.
     """
 
     session: int = 0
@@ -271,17 +271,22 @@ class SecureClient:
         return _reply(arrays, request)
 
     def _share(self, request: Request, terms: Terms, kept: _Secrets) -> Reply:
-        ids, keys = _ints(request, CLIENTS), _bytes(request, PUBLIC_KEYS)
-        own_id, count = request.client_id, len(ids)
-        one_each = len(set(ids)) == count and len(set(keys)) == len(keys) == 2 * count
-        if not one_each or own_id not in ids:
-            raise RunError("refused: a client or a public key stands there twice")
-        kept.ids, kept.keys = ids, keys
+        keyed, own_id = _ints(request, CLIENTS), request.client_id
+        if len(set(keyed)) != len(keyed) or own_id not in keyed:
+            raise RunError("refused: a client stands there twice, or this one does not")
+        kept.ids = ids = neighbourhood(ring_of(keyed, terms), own_id, terms)
+        count = len(ids)
+        if not terms.threshold <= count <= len(keyed) <= terms.num_clients:
+            raise RunError(f"refused: {count} clients are too few, or more than agreed")
+        keys = _rows(request, "keys", count, 2 * secrets.PUBLIC_KEY_BYTES)
+        half = secrets.PUBLIC_KEY_BYTES
+        kept.keys = [key for pair in keys for key in (pair[:half], pair[half:])]
+        if len(set(kept.keys)) != 2 * count:
+            raise RunError("refused: a public key stands there twice")
         if [kept.key_of(own_id, 0), kept.key_of(own_id, 1)] != [kept.own[1], kept.own[3]]:
             raise RunError("refused: this client's public keys were changed")
-        if not terms.threshold <= count <= terms.num_clients:
-            raise RunError(f"refused: {count} clients are too few, or more than agreed")
-        self._partners.check(terms, ids, keys, _bytes(request, SIGNATURES))
+        signatures = _rows(request, "signatures", count, secrets.SIGNATURE_BYTES)
+        self._partners.check(terms, ids, kept.keys, signatures)
         seed = os.urandom(32)
         of_seed = secrets.create_shares(seed, terms.threshold, count)
         of_key = secrets.create_shares(kept.own[0], terms.threshold, count)
@@ -289,24 +294,27 @@ class SecureClient:
         kept.own += [seed, *pairs[ids.index(own_id)]]
         tokens = [
             secrets.sealed(self._agreed(kept, other), own_id, other, pair)
-            for other, pair in zip(ids, pairs, strict=True)
             if other != own_id
+            else b""
+            for other, pair in zip(ids, pairs, strict=True)
         ]
         digests = [secrets.digest(share) for pair in pairs for share in pair]
         arrays = {
-            "tokens": as_rows(tokens, secrets.TOKEN_BYTES),
-            "digests": as_rows(digests, 32),
+            "tokens": as_rows(tokens, secrets.TOKEN_BYTES, terms.holders),
+            "digests": as_rows(digests, 32, 2 * terms.holders),
             "seed": as_rows([secrets.digest(seed)], 32),
         }
         return _reply(arrays, request)
 
     def _add(self, request: Request, terms: Terms, kept: _Secrets) -> Reply:
-        ids, own_id = _ints(request, CLIENTS), request.client_id
-        known = set(ids) <= set(kept.ids) and own_id in ids
-        if not known or len(set(ids)) != len(ids) or len(ids) < terms.threshold:
-            raise RunError("refused: too few clients, or others than gave keys")
+        listed, own_id = _ints(request, CLIENTS), request.client_id
+        ids = [k for k in kept.ids if k in listed]
+        if own_id not in ids or len(set(listed)) != len(listed):
+            raise RunError("refused: a client stands there twice, or this one does not")
+        if len(ids) < terms.threshold:
+            raise RunError(f"refused: {len(ids)} clients that gave shares are too few")
         self._partners.check_count(len(ids))
-        shares, complaints = self._opened(request, kept, ids)
+        shares, complaints = self._opened(request, terms, kept, ids)
         if complaints.any():
             nothing = Part.zero(terms).arrays()
             return _reply({**nothing, "complaints": complaints}, request)
@@ -323,40 +331,41 @@ class SecureClient:
         return _reply({**total.arrays(), "complaints": complaints}, request, reply)
 
     def _opened(
-        self, request: Request, kept: _Secrets, ids: list[int]
+        self, request: Request, terms: Terms, kept: _Secrets, ids: list[int]
     ) -> tuple[list[bytes], NDArray[np.uint8]]:
-        """Return all clients' shares for this one, and of whom it complains."""
-        came = request.arrays[RECORD]
+        """Return the shares for this client, and of whom it complains."""
+        count = len(kept.ids)
+        tokens = _rows(request, "tokens", count, secrets.TOKEN_BYTES)
+        digests = _rows(request, "digests", count, 64)
         shares: list[bytes] = []
-        complaints = np.zeros(len(ids), np.uint8)
-        for place, other in enumerate(ids):
+        complaints = np.zeros(terms.holders, np.uint8)
+        for place, other in enumerate(kept.ids):
             if other == request.client_id:
                 shares += kept.own[5:7]
-                continue
-            key, token = self._agreed(kept, other), bytes(came["tokens"][place])
-            pair = secrets.unsealed(key, other, request.client_id, token)
-            digests = [bytes(row) for row in came["digests"][place]]
-            if pair is None or [secrets.digest(share) for share in pair] != digests:
-                complaints[place] = 1
-                continue
-            shares += pair
+            elif other in ids:
+                key = self._agreed(kept, other)
+                pair = secrets.unsealed(key, other, request.client_id, tokens[place])
+                said = digests[place]
+                if pair is None or b"".join(map(secrets.digest, pair)) != said:
+                    complaints[place] = 1
+                    continue
+                shares += pair
         return shares, complaints
 
     def _unmask(self, request: Request, terms: Terms, kept: _Secrets) -> Reply:
-        active, gone = _ints(request, ACTIVE), _ints(request, GONE)
+        listed, gone = _ints(request, ACTIVE), _ints(request, GONE)
+        near = [k for k in listed + gone if k in kept.ids]
+        active = [k for k in near if k in listed]
         # Both secrets of one client would show its words: nobody is on two lists.
-        if sorted(active + gone) != sorted(kept.sharers) or request.client_id not in active:
+        if sorted(near) != kept.sharers or request.client_id not in active:
             raise RunError("refused: the lists are not the clients that gave shares, once")
         if len(active) < terms.threshold:
             raise RunError(f"refused: the sum would be of {len(active)} clients alone")
         self._partners.check_count(len(active))
-        place = {k: 2 * index for index, k in enumerate(kept.sharers)}
-        of_seeds = [kept.shares[place[k]] for k in active]
-        of_keys = [kept.shares[place[k] + 1] for k in gone]
-        arrays = {
-            "seeds": as_rows(of_seeds, secrets.SEED_SHARE_BYTES),
-            "private-keys": as_rows(of_keys, secrets.KEY_SHARE_BYTES),
-        }
+        shares = [b""] * len(kept.ids)
+        for place, k in enumerate(kept.sharers):
+            shares[kept.ids.index(k)] = kept.shares[2 * place + (k in gone)]
+        arrays = {"shares": as_rows(shares, secrets.KEY_SHARE_BYTES, terms.holders)}
         return _reply(arrays, request)
 
     # --------------------------------------------------------------------------- machinery
@@ -422,8 +431,10 @@ def _ints(request: Request, name: str) -> list[int]:
     return [item for item in value if isinstance(item, int)]
 
 
-def _bytes(request: Request, name: str) -> list[bytes]:
-    value = request.config.get(name, [])
-    if not isinstance(value, list):
-        raise RunError(f"{name} is no list of keys")
-    return [item for item in value if isinstance(item, bytes)]
+def _rows(request: Request, name: str, count: int, width: int) -> list[bytes]:
+    """Return the first rows of an array of the message's own record, as bytes."""
+    array = request.arrays.get(RECORD, {}).get(name)
+    if array is None or array.dtype != np.uint8 or array.size < count * width:
+        raise RunError(f"refused: the message has no {count} rows of {name}")
+    flat = array.tobytes()
+    return [flat[width * place : width * (place + 1)] for place in range(count)]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import hypergeom
 
 from fedsuite.core.errors import NotFiniteError, RunError
 from fedsuite.messages.secure_sums import (
@@ -21,10 +22,13 @@ from fedsuite.messages.secure_sums import (
     is_whole,
     least_threshold,
     mask,
+    neighbourhood,
     num_summed,
     quantised,
     refusal,
-    sum_error,
+    ring_of,
+    sum_errors,
+    usual_neighbours,
     usual_threshold,
     words_of,
 )
@@ -103,9 +107,13 @@ def test_a_sum_is_the_mean_by_examples(bits: int) -> None:
     assert total.head[:3].tolist() == [3, 100, 0]
     assert is_whole(total, terms)
     mean = (0.1 * 10 + 0.5 * 20 - 0.2 * 70) / 100
-    new, error = decoded(SENT, total, terms), sum_error(terms, total)
-    assert np.allclose(new["weight"], SENT["weight"] + mean, atol=error + 1e-6, rtol=0)
-    assert abs(float(new["scalar"]) - (0.25 - mean / 2)) <= error
+    new = decoded(SENT, total, terms)
+    errors = sum_errors(SENT, new, total, terms)
+    assert list(errors) == ["weight", "scalar"]
+    # The clients' own float32 is not in the bound.
+    off = np.abs(new["weight"] - np.asarray(SENT["weight"], float) - mean).max()
+    assert off <= errors["weight"] + 3e-7
+    assert abs(float(new["scalar"]) - (0.25 - mean / 2)) <= errors["scalar"]
     assert new["scalar"].shape == ()
     assert {n: a.dtype for n, a in new.items()} == {n: a.dtype for n, a in SENT.items()}
     if bits == 32:
@@ -198,6 +206,59 @@ def test_thresholds_leave_no_two_groups_of_half() -> None:
         assert least_threshold(count) <= usual_threshold(count) <= count
 
 
+# --------------------------------------------------------------------------- the neighbours
+
+
+def test_neighbours_are_mutual_and_drawn_by_the_terms() -> None:
+    ids = list(range(3, 300, 3))
+    terms = replace(TERMS, num_clients=99, neighbours=42, threshold=29, ring=5)
+    ring = ring_of(ids, terms)
+    assert sorted(ring) == ids
+    assert ring_of(ids[::-1], terms) == ring != ring_of(ids, replace(terms, ring=6))
+    near = {k: neighbourhood(ring, k, terms) for k in ids}
+    for k, others in near.items():
+        assert others == sorted(set(others))
+        assert len(others) == terms.holders == 43
+        assert all(k in near[other] for other in others)
+    # Whoever is lost before, all are neighbours where few are left.
+    assert neighbourhood(ring[:40], ring[0], terms) == sorted(ring[:40])
+
+
+@pytest.mark.parametrize("num_clients", [32, 44, 64, 100, 200, 512, 513, 1000])
+def test_neighbourhoods_fail_and_fall_as_seldom_as_they_say(num_clients: int) -> None:
+    neighbours = usual_neighbours(num_clients)
+    threshold = usual_threshold(neighbours + 1)
+    assert neighbours % 2 == 0
+    assert neighbours < num_clients - 1
+    others = num_clients - 1
+    # One tenth is lost: a client's own share helps it, where it is not lost itself.
+    lost = math.ceil(num_clients / 10)
+    stays = hypergeom.cdf(threshold - 2, others, others - lost, neighbours)
+    goes = hypergeom.cdf(threshold - 1, others, num_clients - lost, neighbours)
+    assert (num_clients - lost) * stays + lost * goes < 1e-4
+    # A quarter helps a server that keeps to the protocol.
+    liars = num_clients // 4
+    opened = hypergeom.sf(threshold - 1, others, liars, neighbours)
+    assert (num_clients - liars) * opened < 2.0**-31
+
+
+def test_few_clients_are_all_neighbours_and_no_server_takes_fewer() -> None:
+    assert [usual_neighbours(n) for n in (3, 30, 31, 32, 100, 1000)] == [
+        0,
+        0,
+        0,
+        30,
+        42,
+        60,
+    ]
+    terms = replace(TERMS, num_clients=100, threshold=29, neighbours=42)
+    assert not refusal(terms)
+    assert "2 neighbours of 100 clients: expected 42" in refusal(
+        replace(terms, neighbours=2, threshold=3)
+    )
+    assert "a threshold of 22 of 43 clients" in refusal(replace(terms, threshold=22))
+
+
 # ---------------------------------------------------------------- what a client counts with
 
 CLIENT_NUMBERS: Sequence[dict[str, float]] = (
@@ -243,7 +304,8 @@ def test_the_mean_has_the_weights_that_the_terms_say() -> None:
     ):
         total = summed(terms)
         assert total.head[:3].tolist() == [4, 100, 0]
-        new, error = decoded(SENT, total, terms), sum_error(terms, total)
+        new = decoded(SENT, total, terms)
+        error = sum_errors(SENT, new, total, terms)["scalar"]
         off = float(new["scalar"]) - (0.25 - mean / 2)
         assert abs(off) <= error < 1e-5, terms
         assert has_weight(total, terms)

@@ -179,7 +179,7 @@ def _words(content: RecordDict, message_type: str) -> Spec | None:
         size = sum(array.numpy().size for record in sent for array in record.values())
         if terms.num_words > size + _MOST_EXTRA:
             return None
-    return reply_spec(message_type, terms, config) if terms.masked else None
+    return reply_spec(message_type, terms) if terms.masked else None
 
 
 def judged(
