@@ -9,6 +9,7 @@ from typing import Any
 from fedsuite.core.client_names import client_number
 from fedsuite.core.errors import ConfigError, Refused, nearest
 from fedsuite.core.keys import Key, Value
+from fedsuite.models.model_settings import ModelSettings
 from fedsuite.training.fault_plan import FaultPlan
 from fedsuite.training.loop import TrainingOptions
 
@@ -16,10 +17,12 @@ KEY = "client-settings"
 
 _NAMES = (
     *("learning-rate", "local-epochs", "local-steps", "batch-size"),
-    *("drop-out", "straggler"),
+    *("drop-out", "straggler", "lora-rank"),
 )
 _OWN: Mapping[str, Key] = {
-    key.name: key for key in (*TrainingOptions.KEYS, *FaultPlan.KEYS) if key.name in _NAMES
+    key.name: key
+    for key in (*TrainingOptions.KEYS, *FaultPlan.KEYS, *ModelSettings.KEYS)
+    if key.name in _NAMES
 }
 """Keys of which a client may have a value of its own."""
 

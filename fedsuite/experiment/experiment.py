@@ -39,6 +39,7 @@ from fedsuite.experiment.plug_ins import check_installed
 from fedsuite.experiment.rules import experiment_rules
 from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.experiment.shipped import find_experiment
+from fedsuite.models.model_settings import ModelSettings
 from fedsuite.rounds.round_settings import RoundSettings
 from fedsuite.strategies import load_strategy
 
@@ -157,12 +158,29 @@ class Experiment:
     def _check_clients(self, text: str) -> None:
         """Refuse values of single clients that no experiment could have for all."""
         for client, values in settings_by_entry(text).items():
+            if "lora-rank" in values:
+                self._check_rank(text, client, int(values["lora-rank"]))
             try:
                 Experiment.from_values({**self.values, CLIENT_SETTINGS: "", **values})
             except ConfigError as error:
                 raise Refused(
                     {CLIENT_SETTINGS: text}, f"client {client}: {error}"
                 ) from error
+
+    def _check_rank(self, text: str, client: str, rank: int) -> None:
+        """Refuse a client's own rank of adapters where it can have no effect."""
+        most, average = self.group(ModelSettings).lora_rank, self["lora-average"]
+        if average != "products":
+            raise Refused(
+                {CLIENT_SETTINGS: text, "lora-average": average},
+                f"client {client}: the mean of factors is of one rank",
+                "set lora-average = 'products'",
+            )
+        if not 1 <= rank <= most:
+            raise Refused(
+                {CLIENT_SETTINGS: text, "lora-rank": most},
+                f"client {client}: a rank of its own is from 1 to that of all",
+            )
 
     def __getitem__(self, name: str) -> Value:
         return self.values[name]

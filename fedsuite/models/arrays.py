@@ -12,6 +12,7 @@ from torch.func import functional_call
 from fedsuite.core.errors import RunError
 from fedsuite.messages.records import Arrays
 from fedsuite.models.head import joined
+from fedsuite.models.lora import take_rank
 from fedsuite.workarounds.torch_modules import plain_state
 
 
@@ -103,6 +104,9 @@ def load_arrays(
     with torch.no_grad():
         for name, array in arrays.items():
             tensor = state.get(name)
+            if tensor is not None and tensor.shape != array.shape:
+                resized = take_rank(model, name, array.shape)
+                tensor = tensor if resized is None else resized
             if tensor is None or tensor.shape != array.shape:
                 own_shape = "nothing" if tensor is None else tuple(tensor.shape)
                 raise RunError(

@@ -61,6 +61,31 @@ class LoRALinear(nn.Linear):
         return functional.linear(input, self.weight, self.bias) + self.scale * added
 
 
+def take_rank(model: nn.Module, name: str, shape: tuple[int, ...]) -> Tensor | None:
+    """Give an adapter the rank of an array that is to be loaded into it.
+
+    Clients have ranks of their own, and one network of a process serves many clients.
+
+    Returns
+    -------
+    Tensor or None
+        What to load into; None where the name is of no adapter, or the shape is none that
+        it can have.
+    """
+    path, _, part = name.rpartition(".")
+    layer = model.get_submodule(path)
+    if not isinstance(layer, LoRALinear) or part not in (A, B) or len(shape) != 2:
+        return None
+    rank, side = shape if part == A else shape[::-1]
+    most = min(layer.in_features, layer.out_features)
+    sides = {A: layer.in_features, B: layer.out_features}
+    if side != sides[part] or not 1 <= rank <= most:
+        return None
+    parameter: nn.Parameter = getattr(layer, part)
+    parameter.data = parameter.data.new_zeros(shape)
+    return parameter.data
+
+
 def add_lora(model: nn.Module, rank: int, alpha: float, *, seed: int = 0) -> nn.Module:
     """Give each linear layer but the head an adapter, freeze the rest, and return it.
 

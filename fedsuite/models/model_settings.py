@@ -64,6 +64,12 @@ class ModelSettings(Settings):
         above=0.0,
         needs=(Unless("lora-rank", 0),),
     )
+    lora_average: Literal["factors", "products"] = key(
+        default="factors",
+        help="average A and B of the adapters, or their products: exact, as FLoRA's stack, "
+        "up to lora-rank, and clients may have smaller ranks by client-settings",
+        needs=(Unless("lora-rank", 0),),
+    )
 
 
 class DecompositionSettings(Settings):

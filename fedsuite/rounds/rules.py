@@ -112,6 +112,7 @@ _NOT_UNDER_NOISE: tuple[tuple[tuple[str, ...], tuple[Value, ...], str], ...] = (
     ),
     (("selection",), ("uniform",), "it is no sample that an accountant counts"),
     (("devices",), ("",), "who is away is no sample that an accountant counts"),
+    (("lora-average",), ("factors",), "nobody has argued what a round with it releases"),
     (("decomposition",), (False,), "nobody has argued what a round with it releases"),
 )
 """Keys that break the promise of an epsilon, but for some values, and why."""
@@ -247,7 +248,9 @@ def _of_compression(method: "type[MethodDeclaration]") -> Iterator[Rule]:
         "a sum is of whole numbers, whose size is {quantisation-bits}",
         _ONE_OF_THEM,
     )
-    for other, usual in (("coefficient-period", 1), ("decomposition-average", "factors")):
+    usual_of = {"coefficient-period": 1}
+    usual_of |= dict.fromkeys(("decomposition-average", "lora-average"), "factors")
+    for other, usual in usual_of.items():
         yield Rule(
             (DOWN, other),
             (Unless(DOWN, "none"), Unless(other, usual)),

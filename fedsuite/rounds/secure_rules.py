@@ -87,6 +87,7 @@ _SINGLE: tuple[tuple[str, tuple[Value, ...], str], ...] = (
     (TARGET, (0.0,), "the server would have to clip single updates"),
     ("decomposition-average", ("factors",), "it multiplies each client's factors"),
     ("measure-cross-terms", (False,), "it multiplies each client's factors"),
+    ("lora-average", ("factors",), "it multiplies each client's adapters"),
 )
 """Keys that need single updates but for some values, and why."""
 

@@ -41,6 +41,7 @@ from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.messages import decomposition
 from fedsuite.messages.array_records import to_record
 from fedsuite.messages.records import Arrays
+from fedsuite.models.model_settings import ModelSettings
 from fedsuite.results.layout import (
     CLIENT_NAMES,
     EXPERIMENT,
@@ -77,6 +78,7 @@ from fedsuite.running.server_parts import (
 from fedsuite.running.site_tables import ask_for_statistics
 from fedsuite.running.worker import experiment_run_name
 from fedsuite.strategies.decomposition.filter_decomposition import FilterDecomposition
+from fedsuite.strategies.decomposition.lora_average import LoraAverage
 from fedsuite.training.app import source_hash
 from fedsuite.workarounds.lost_actors import lost_actors_replaced
 from fedsuite.workarounds.packed_grid import grid_for
@@ -264,6 +266,13 @@ def _run_experiment(
     return FinishedRun(folder, result)
 
 
+def _own_ranks(experiment: Experiment, names: Sequence[str]) -> dict[int, int]:
+    """Return the rank of the adapters of each client that has one of its own."""
+    text = experiment.group(RunSettings).client_settings
+    own = settings_of_clients(text, dict(enumerate(names)), experiment.num_clients)
+    return {k: int(v["lora_rank"]) for k, v in own.items() if "lora_rank" in v}
+
+
 def build_strategy(experiment: Experiment, parts: ServerParts) -> FederatedStrategy:
     """Return the experiment's strategy.
 
@@ -279,6 +288,8 @@ def build_strategy(experiment: Experiment, parts: ServerParts) -> FederatedStrat
         layer = ExchangeLayer()
         if decomposition.server_takes_part(experiment.values):
             layer = experiment.group(FilterDecomposition, groups=parts.groups)
+        elif experiment.group(ModelSettings).lora_average == "products":
+            layer = LoraAverage(_own_ranks(experiment, parts.client_names))
         return experiment.group(
             experiment.strategy,
             **parts.needed_by(experiment.strategy),

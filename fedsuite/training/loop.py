@@ -184,8 +184,19 @@ def train_metrics(num_examples: int, summary: TrainingSummary) -> dict[str, Metr
 def make_optimizer(
     model: nn.Module, options: TrainingOptions, server_round: int
 ) -> torch.optim.Optimizer:
-    """Return a fresh optimiser over the parameters that require a gradient."""
+    """Return a fresh optimiser over the parameters that require a gradient.
+
+    Raises
+    ------
+    ConfigError
+        If there are none, as in a client's own head that was copied from a frozen one.
+    """
     parameters = [p for p in model.parameters() if p.requires_grad]
+    if not parameters:
+        raise ConfigError(
+            f"nothing of the {type(model).__name__} that the method has a client train "
+            "requires a gradient: unfreeze it, name it in travels, or choose another method"
+        )
     rate = options.learning_rate_at(server_round)
     if options.optimizer == "adam":
         return PlainAdam(parameters, lr=rate, weight_decay=options.weight_decay, fused=True)

@@ -1,10 +1,11 @@
-"""A link between a node and the SuperLink that can be cut, hung and made lossy."""
+"""A link between a node and the SuperLink that can be cut, hung, made lossy and slow."""
 
 import contextlib
 import random
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 
 _RESET = struct.pack("ii", 1, 0)
@@ -36,6 +37,11 @@ class Link:
         self.address = f"127.0.0.1:{self._port}"
         self.broken = 0
         """Connections that broke, or that could not be made."""
+        self.rate = float("inf")
+        """Bytes a second each way, whatever the number of connections."""
+        self.carried = {"up": 0, "down": 0}
+        """Bytes that went towards the target, and back."""
+        self._locks = {way: threading.Lock() for way in self.carried}
         self._start()
 
     def cut(self) -> None:
@@ -79,10 +85,10 @@ class Link:
                 self._break(near)
                 continue
             self._live.add(far)
-            for pair in ((near, far), (far, near)):
-                threading.Thread(target=self._carry, args=pair, daemon=True).start()
+            for way in (("up", near, far), ("down", far, near)):
+                threading.Thread(target=self._carry, args=way, daemon=True).start()
 
-    def _carry(self, source: socket.socket, sink: socket.socket) -> None:
+    def _carry(self, way: str, source: socket.socket, sink: socket.socket) -> None:
         left = self._lifetime()
         try:
             while data := source.recv(65536):
@@ -92,6 +98,10 @@ class Link:
                     self._break(source)
                     self._break(sink)
                     return
+                # One lock a way: connections share the line.
+                with self._locks[way]:
+                    time.sleep(len(data) / self.rate)
+                    self.carried[way] += len(data)
                 sink.sendall(data)
             sink.shutdown(socket.SHUT_WR)
         except OSError:

@@ -7,7 +7,7 @@ from safetensors.numpy import load_file
 from torch import nn
 
 import fedsuite
-from fedsuite.core.errors import ConfigError
+from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.models import build_model
 from fedsuite.models.arrays import model_arrays
 from fedsuite.models.lora import LoRALinear, add_lora
@@ -116,6 +116,11 @@ def test_a_pattern_that_says_nothing_is_refused(travels, words):
 def test_what_cannot_go_together_is_refused(keys, words):
     with pytest.raises(ConfigError, match=words):
         digits_experiment(travels="trainable", **keys)
+
+
+def test_a_part_of_its_own_that_is_frozen_ends_in_one_line_of_ours():
+    with pytest.raises(RunError, match=r"nothing of the Linear .* requires a gradient"):
+        play(method="fedrod", travels="1.*", **NETWORK)
 
 
 def test_adapters_begin_as_the_network_that_they_stand_in():

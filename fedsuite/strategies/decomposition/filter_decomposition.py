@@ -153,7 +153,7 @@ class FilterDecomposition(DecompositionKeys, ExchangeLayer):
         if self.decomposition_average == "factors" and not self.measure_cross_terms:
             return
         moved = strategy.has_server_optimizer or strategy.fedvarp
-        if not _is_plain_mean(strategy) or moved:
+        if not is_plain_mean(strategy) or moved:
             raise ValueError(
                 f"cross terms are defined for the mean by examples: {name} must be FedAvg "
                 "or FedProx, with server-learning-rate 1, without server-momentum, "
@@ -347,7 +347,7 @@ class FilterDecomposition(DecompositionKeys, ExchangeLayer):
         self.strategy.round_metrics.update(self._ledger.metrics("true"))
 
 
-def _is_plain_mean(strategy: FederatedStrategy) -> bool:
+def is_plain_mean(strategy: FederatedStrategy) -> bool:
     """Return whether a strategy's new model is FedAvg's mean by examples."""
     return (
         isinstance(strategy, FedAvg)
