@@ -1,9 +1,10 @@
 """Plays a plan: starts the server, and resumes it until its run is finished."""
 
 import gc
+import io
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -128,7 +129,11 @@ def play(plan: Plan, root: Path) -> Played:
     app = app_of(experiment, plan.method)
     with flower_identity(), world.clocks():
         for world.attempt in range(1, _MOST_ATTEMPTS):
-            if _is_finished(folder):
+            try:
+                if _is_finished(folder):
+                    return played
+            except FedsuiteError as error:
+                played.crash = f"unreadable: {error}"
                 return played
             restore = disk.rot()
             disk.revive()
@@ -186,7 +191,8 @@ def _serve(
 
     world.second_server = second
     _SWITCH.target = store
-    with disk.installed():
+    # A wait for nodes is told on the screen.
+    with disk.installed(), redirect_stdout(io.StringIO()):
         resumed = experiment.replace(resume=begun)
         run_experiment(resumed, grid(), folder, write=lambda line: None)
         disk.moment("end:run")

@@ -72,6 +72,8 @@ def _targets() -> list[tuple[str, str]]:
                 continue
             pairs.append((kind, moment))
     pairs += [(kind, f"rest:{file}") for kind in REST_KINDS for file in FILE_CLASSES]
+    # So that a few seeds in a row have something of everything.
+    random.Random("targets").shuffle(pairs)
     return pairs
 
 
