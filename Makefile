@@ -21,7 +21,7 @@ FLOWER_TESTS = -m "not slow and not nightly or smoke" tests/workarounds tests/en
 	tests/strangers tests/apps tests/rounds tests/deploy
 OLDER = 1.39 1.41
 
-.PHONY: simulate test test-all check unit smoke slow nightly older grpc canary faults liars config docs gpu dist tag setup clean
+.PHONY: simulate test test-all check unit smoke slow nightly older grpc canary faults disasters liars config docs gpu dist tag setup clean
 
 simulate: $(READY)  ## FedAvg and FedAKD in Flower's Ray simulation, training alone beside them
 	$(TRIAL) --engine ray --num-supernodes 10 --set run-name=fedavg
@@ -32,7 +32,7 @@ simulate: $(READY)  ## FedAvg and FedAKD in Flower's Ray simulation, training al
 
 test: check unit smoke  ## what CI runs: minutes
 
-test-all: test slow nightly older grpc faults liars  ## everything there is: hours
+test-all: test slow nightly older grpc faults disasters liars  ## everything there is: hours
 
 check: $(READY)  ## lint, format, the declared keys, types
 	$(BIN)/ruff check .
@@ -77,6 +77,11 @@ canary:  ## the tests that touch Flower on its newest nightly build, and which n
 faults: $(READY)  ## every fault, here and in real processes, and 10,000 inputs per decoder
 	FEDSUITE_FAULTS=all $(PYTEST) tests/faults tests/deploy tests/test_fuzz_records.py \
 		tests/workarounds/test_flower_wire.py
+
+SEEDS ?= 2000
+
+disasters: $(READY)  ## seeds of a simulated world, in which anything may fail; SEEDS=100000
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.disasters.judge --seeds $(SEEDS) --write
 
 liars: $(READY)  ## a search for what one dishonest client can do to each method; under an hour
 	rm -f $(LIARS)

@@ -13,8 +13,8 @@ file                  contents
 ``rounds.jsonl``      one object per round
 ``clients.jsonl``     one object per client, phase and round
 ``events.jsonl``      rejected replies and warnings
-``privacy.ledger``    one object per noised release, written before it; with noise at the
-                      server
+``privacy.ledger``    one object per noised release, written before it, with a hash of it
+                      and of the line before; with noise at the server
 ``summary.json``      the final fairness report and totals
 ``model.safetensors`` the final model, written as the rounds end; none where clients keep
                       theirs

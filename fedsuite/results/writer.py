@@ -259,8 +259,13 @@ class RunFolder:
     def finish(
         self, status: Literal["finished", "failed", "stopped"], error: str | None = None
     ) -> None:
-        """Record in the manifest when, how and why the run ended."""
+        """Record in the manifest when, how and why the run ended.
+
+        A run that says that it is finished has all of its lines on the disk.
+        """
         try:
+            if status == "finished":
+                self.sync()
             self.update_manifest(finished=_now(), status=status, error=error)
             self.finished = status == "finished"
         finally:

@@ -148,9 +148,7 @@ def outcome(folder: Path) -> Outcome:
     assert read_manifest(folder)["status"] == "finished"
     return Outcome(
         model=_bytes(folder / MODEL) or None,
-        checkpoint=_plain(
-            vars(Checkpoint.load(list_checkpoints(folder / CHECKPOINTS)[-1]))
-        ),
+        checkpoint=_last_checkpoint(folder),
         states={
             f"{path.parent.name}/{exchange_of(path.stem)}": path.read_bytes()
             for path in sorted((folder / "state").glob("*/*"))
@@ -172,6 +170,12 @@ def assert_same(folder: Path, whole: Outcome, fault: object) -> None:
         assert getattr(found, part) == getattr(whole, part), f"{fault}: {part} differs"
     leftovers = [path.name for path in folder.rglob(".*.tmp")]
     assert not leftovers, f"{fault}: {leftovers} were left"
+
+
+def _last_checkpoint(folder: Path) -> dict[str, Any]:
+    """Return what the last checkpoint holds; a run may write none."""
+    paths = list_checkpoints(folder / CHECKPOINTS)
+    return _plain(vars(Checkpoint.load(paths[-1]))) if paths else {}
 
 
 def _bytes(path: Path) -> bytes:

@@ -204,6 +204,17 @@ def test_sync_flushes_each_table_and_then_their_names(tmp_path, monkeypatch):
     assert flushed == [os.stat(folder.path / name).st_ino for name in names]
 
 
+def test_a_run_says_that_it_is_finished_after_its_lines_are_flushed(tmp_path, monkeypatch):
+    """A run that writes no checkpoints has flushed none before."""
+    folder, flushed = make_run(tmp_path / "run", status="running"), []
+    monkeypatch.setattr(os, "fsync", lambda file: flushed.append(os.fstat(file).st_ino))
+    lines = (folder.path / "rounds.jsonl").stat().st_ino
+    folder.finish("finished")
+    assert lines in flushed
+    manifest = (folder.path / "manifest.json").stat().st_ino
+    assert flushed.index(lines) < flushed.index(manifest)
+
+
 def test_truncate_after_keeps_rounds_up_to_it_and_drops_a_torn_line(tmp_path):
     folder = make_run(tmp_path / "run", accuracies=((0.1, 0.2), (0.3, 0.4), (0.5, 0.6)))
     folder.append("events", [{"round": 0, "kind": "warning"}, {"round": 3, "kind": "late"}])

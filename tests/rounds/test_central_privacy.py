@@ -329,6 +329,26 @@ def test_a_ledger_survives_and_counts_a_repeated_round(tmp_path):
         ReleaseLedger(path)
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text.replace('"group": 1', '"group": 0'),
+        lambda text: "".join(text.splitlines(keepends=True)[1:]),
+        lambda text: text.replace('"noise_multiplier": 1.0', '"noise_multiplier": 9.0'),
+    ],
+    ids=["entry of another group", "first entry gone", "other noise"],
+)
+def test_a_ledger_that_was_changed_is_refused(tmp_path, damage):
+    """Its account would say that less was released than was."""
+    path = tmp_path / "ledger"
+    ledger = ReleaseLedger(path)
+    for group in (0, 1):
+        ledger.add(group, {"round": group + 1, "noise_multiplier": 1.0})
+    path.write_text(damage(path.read_text()))
+    with pytest.raises(RunError, match="damaged after entry"):
+        ReleaseLedger(path)
+
+
 DIGITS = {
     "dataset": "digits",
     "model": "linear",

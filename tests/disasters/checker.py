@@ -1,0 +1,429 @@
+"""Judges a run from outside: by what it left, and by what the network carried."""
+
+import json
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsuite.core.errors import FedsuiteError
+from fedsuite.core.files import safetensors_arrays
+from fedsuite.messages.versions import exchange_of
+from fedsuite.results.writer import CHECKPOINTS
+from fedsuite.rounds.checkpoint import Checkpoint, list_checkpoints
+from fedsuite.training.store import FileStore
+from tests.disasters.play import Played
+from tests.disasters.world import NUM_CLIENTS, NUM_ROUNDS, TIMEOUT_S
+
+Arrays = Mapping[str, NDArray[Any]]
+Row = dict[str, Any]
+
+STOPS = (
+    *("rounds in a row had fewer", "rounds in a row had no good", "SuperNodes connected"),
+    *("No space left", "Input/output error", "other fedsuite code"),
+)
+"""What a run may stop with, of all that happens here."""
+
+BY_BITS = ("feddc", "ifca", "fedeba-plus")
+LATE = ("fedbuff", "fedbuff-real")
+
+
+def rows_of(folder: Path, name: str) -> list[Row]:
+    """Return the rows of a table."""
+    path = folder / f"{name}.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [json.loads(line) for line in lines]
+
+
+def is_close(arrays: Arrays, wanted: Arrays) -> bool:
+    """Return whether arrays are what an independent sum gives."""
+    return all(
+        np.allclose(arrays[n], wanted[n], rtol=5e-6, atol=1e-6, equal_nan=True)
+        for n in wanted
+    )
+
+
+def mean_of(models: Sequence[Arrays], weights: Sequence[float]) -> Arrays:
+    """Return a weighted mean in double precision."""
+    shares = np.asarray(weights, dtype=np.float64) / np.sum(weights)
+    return {
+        name: sum(
+            s * m[name].astype(np.float64) for s, m in zip(shares, models, strict=True)
+        )
+        for name in models[0]
+    }
+
+
+def delta_of(epsilon: float, releases: int, noise: float) -> float:
+    """Return the delta of so many releases with Gaussian noise (Balle and Wang, 2018)."""
+    mu = math.sqrt(releases) / noise
+
+    def normal(x: float) -> float:
+        return math.erfc(-x / math.sqrt(2)) / 2
+
+    beyond = math.exp(epsilon) * normal(-mu / 2 - epsilon / mu)
+    return normal(mu / 2 - epsilon / mu) - beyond
+
+
+def problems(played: Played) -> list[str]:
+    """Return all that is wrong."""
+    kinds = set(played.world.fired.values())
+    if kinds & {"lost-state", "old-state"} and played.crash.startswith("stuck"):
+        # Of a lost state no run can know; it says so, and how to go back.
+        return [] if "cannot be read" in played.crash else [f"crash: {played.crash}"]
+    if played.crash:
+        return [f"crash: {played.crash.strip().splitlines()[-1]}"]
+    known = list(STOPS)
+    if "second-server" in kinds:
+        known += ["in use", "exists and is not empty"]
+    wrong = [f"second: {words}" for words in played.second if not _refused(words)]
+    flipped = {p.partition(" ")[0] for p, k in played.world.fired.items() if k == "flip"}
+    if flipped & {"rest:rounds", "rest:clients", "rest:events", "rest:summary"}:
+        # No hash guards a table, and a digit that changes is a digit.
+        return [f"stop: {s!r}" for s in played.stops if "\n" in s]
+    if not flipped:
+        stops = [s for s in played.stops if not any(words in s for words in known)]
+        wrong += [f"stop: {stop}" for stop in stops]
+    wrong += [f"stop: more than a line: {s!r}" for s in played.stops if "\n" in s]
+    try:
+        return [*wrong, *_Checker(played).problems()]
+    except FedsuiteError as error:
+        return [*wrong, f"unreadable: {error}"]
+
+
+def _refused(words: str) -> bool:
+    """Return whether a second server was told that the folder is another's."""
+    return "in use" in words or "exists and is not empty" in words
+
+
+class _Checker:
+    """Recomputes a run that is finished."""
+
+    def __init__(self, played: Played) -> None:
+        self.played = played
+        self.plan = played.world.plan
+        self.wire = played.wire
+        self.folder = played.folder
+        self.kinds = set(played.world.fired.values())
+        self.rounds = rows_of(self.folder, "rounds")
+        self.clients = rows_of(self.folder, "clients")
+        self.events = rows_of(self.folder, "events")
+        data = (self.folder / "model.safetensors").read_bytes()
+        self.models: dict[int, Arrays] = {NUM_ROUNDS + 1: safetensors_arrays(data)[0]}
+        paths = list_checkpoints(self.folder / CHECKPOINTS)
+        self.last = Checkpoint.load(paths[-1]) if paths else None
+        self.quorum = int(self.plan.keys.get("quorum", 1))
+        self.rejected: dict[tuple[int, str], set[Any]] = defaultdict(set)
+        for event in self.events:
+            if event["kind"] == "rejected-reply":
+                self.rejected[event["round"], event["phase"]].add(event["client"])
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong."""
+        told = [row["round"] for row in self.rounds]
+        if told != list(range(1, NUM_ROUNDS + 1)):
+            yield f"rounds: {told}"
+            return
+        yield from self._files()
+        yield from self._tables()
+        for server_round in range(NUM_ROUNDS, 0, -1):
+            # Without messages, a round has the next one's model.
+            train = self.wire.sent.get(("train", server_round))
+            sent = train or self.wire.sent.get(("evaluate", server_round - 1))
+            later = self.models[server_round + 1]
+            self.models[server_round] = sent["arrays"] if sent else later
+        if self.plan.method in LATE:
+            yield from self._late_models()
+        elif self.plan.method not in BY_BITS:
+            yield from self._models()
+        yield from self._metrics()
+        yield from self._best()
+        yield from self._ledger()
+
+    def _files(self) -> Iterator[str]:
+        if left := [path.name for path in self.folder.rglob(".*.tmp")]:
+            yield f"left: {left}"
+        checkpoints = list_checkpoints(self.folder / CHECKPOINTS)
+        # A deletion that was not flushed may be lost, until the next server tidies up.
+        if len(checkpoints) > 2 + ("power" in self.kinds):
+            yield f"grown: {len(checkpoints)} checkpoints"
+        every = self.plan.keys.get("checkpoint-every", 1)
+        if every and (self.last is None or self.last.server_round != NUM_ROUNDS):
+            yield f"checkpoint: the last is of round {self.last and self.last.server_round}"
+        if self.last is not None and self.last.server_round == NUM_ROUNDS:
+            final = self.models[NUM_ROUNDS + 1]
+            if not all(np.array_equal(self.last.arrays[n], final[n]) for n in final):
+                yield "final: model.safetensors is not the last checkpoint's"
+        for folder in self.played.states.glob("*"):
+            # Those of two checkpoints, what was sent since, and one by a repeated message.
+            if len(list(folder.glob("*.safetensors"))) > 6:
+                yield f"grown: {len(list(folder.iterdir()))} states of client {folder.name}"
+
+    def _tables(self) -> Iterator[str]:
+        keys = Counter((c["round"], c["phase"], c["client"]) for c in self.clients)
+        if twice := [key for key, count in keys.items() if count > 1]:
+            yield f"twice: rows {twice}"
+        counted = Counter((c["round"], c["phase"]) for c in self.clients)
+        for row in self.rounds:
+            trained = counted[row["round"], "train"]
+            if row["clients_trained"] != trained:
+                yield f"rows: round {row['round']} has {trained} of its clients"
+            rejected = [
+                e
+                for e in self.events
+                if e["round"] == row["round"] and e["kind"] == "rejected-reply"
+            ]
+            if row["replies_rejected"] != len(rejected):
+                yield f"rows: round {row['round']} has {len(rejected)} of its events"
+
+    def _rows(self, server_round: int, phase: str) -> list[Row]:
+        wanted = server_round, phase
+        return [c for c in self.clients if (c["round"], c["phase"]) == wanted]
+
+    def _heard(self, kind: str, server_round: int) -> dict[int, list[Any]]:
+        """Return the replies to a round's first exchange, of whichever attempt."""
+        heard: dict[int, list[Any]] = {}
+        for (known, group), replies in self.wire.got.items():
+            if known == kind and exchange_of(group) == f"{server_round}.1":
+                heard.update(replies)
+        return heard
+
+    # ------------------------------------------------------------------------ the models
+
+    def _models(self) -> Iterator[str]:
+        control: dict[str, Any] = {}
+        own: dict[int, dict[str, Any]] = {}
+        velocity: dict[str, Any] = {}
+        for server_round in range(1, NUM_ROUNDS + 1):
+            rows = self._rows(server_round, "train")
+            heard = self._heard("train", server_round)
+            accepted = {row["client"] for row in rows}
+            for (kind, group), asked in self.wire.asked.items():
+                if kind != "train" or exchange_of(group) != f"{server_round}.1":
+                    continue
+                if lost := asked - accepted - self.rejected[server_round, "train"]:
+                    yield f"silent: round {server_round}: nothing of {sorted(lost)}"
+            if ghosts := accepted - set(heard):
+                yield f"ghost: round {server_round}: replies of {sorted(ghosts)} never came"
+                continue
+            if any(not _alike(heard[client]) for client in accepted):
+                yield f"two-bits: round {server_round}: copies of one reply differ"
+            old, new = self.models[server_round], self.models[server_round + 1]
+            replies = [heard[row["client"]][0] for row in rows]
+            counts = len(rows) >= self.quorum and bool(rows)
+            bounded = any(row.get("clipped") for row in rows)
+            if self.plan.method == "noise":
+                continue
+            wanted = old
+            back = self.rounds[server_round - 1].get("went_back_to")
+            if back is not None:
+                counts, wanted = False, self.models[int(back) + 1]
+            if counts:
+                wanted = self._function(old, rows, replies)
+            if counts and self.plan.method == "momentum":
+                step = {n: wanted[n] - old[n].astype(np.float64) for n in wanted}
+                velocity = {n: 0.5 * velocity.get(n, 0.0) + step[n] for n in step}
+                wanted = {n: old[n] + velocity[n] for n in step}
+            if bounded:
+                return
+            if not is_close(new, wanted):
+                yield f"model: round {server_round} is not the function of its replies"
+            if back is not None and self.plan.method in ("scaffold", "momentum"):
+                return  # the server's memory went back too
+            if self.plan.method == "scaffold" and counts:
+                for row, (arrays, _) in zip(rows, replies, strict=True):
+                    change = arrays["control-change"]
+                    control = {n: control.get(n, 0.0) + change[n] for n in change}
+                    mine = own.setdefault(row["client"], {})
+                    own[row["client"]] = {n: mine.get(n, 0.0) + change[n] for n in change}
+            sent = self.wire.sent.get(("train", server_round + 1), {}).get("control")
+            mean = {n: control[n] / NUM_CLIENTS for n in control}
+            if sent and not is_close(sent, mean):
+                yield f"control: round {server_round + 1} sent another c"
+        if self.plan.method == "scaffold" and "lost-state" not in self.kinds:
+            yield from self._states(own)
+
+    def _function(
+        self, old: Arrays, rows: Sequence[Row], replies: Sequence[tuple[Any, Any]]
+    ) -> Arrays:
+        """Return the method's new model, before a step of the server's optimiser."""
+        models = [arrays["arrays"] for arrays, _ in replies]
+        if self.plan.method == "scaffold":
+            return mean_of(models, [1.0] * len(models))
+        if self.plan.method != "qffl":
+            return mean_of(models, [metrics["num-examples"] for _, metrics in replies])
+        # T. Li et al., Algorithm 2, with q = 1.
+        losses = [metrics["loss-before"] + 1e-10 for _, metrics in replies]
+        rate = 1.0 / float(np.median([metrics["learning-rate"] for _, metrics in replies]))
+        steps = [
+            {n: rate * (old[n].astype(np.float64) - model[n]) for n in model}
+            for model in models
+        ]
+        lengths = [sum(float(np.sum(a * a)) for a in step.values()) for step in steps]
+        divisor = sum(g + rate * f for g, f in zip(lengths, losses, strict=True))
+        moved = {
+            n: sum(f * step[n] for f, step in zip(losses, steps, strict=True)) for n in old
+        }
+        return {n: old[n] - moved[n] / divisor for n in old}
+
+    def _states(self, own: Mapping[int, Arrays]) -> Iterator[str]:
+        """Compare what the clients keep with the sum of what they sent."""
+        if self.last is None or self.last.server_round != NUM_ROUNDS:
+            return
+        store = FileStore(self.played.states)
+        for client_id, vector in own.items():
+            version = self.last.client_versions.get(client_id, "")
+            try:
+                kept = store.load(client_id, version)
+            except FedsuiteError:
+                if not self.kinds & {"old-state", "flip"}:
+                    yield f"state-lost: client {client_id} has no {version!r}"
+                continue
+            named = {n.split("/")[-1]: array for n, array in kept.items()}
+            if not all(
+                np.allclose(named[n], vector[n], rtol=1e-3, atol=1e-5) for n in vector
+            ):
+                yield f"state: {version} of {client_id} is not the sum of its changes"
+
+    def _late_models(self) -> Iterator[str]:
+        """Check rounds whose replies come in any later one."""
+        counted: Counter[tuple[int, int]] = Counter()
+        for server_round in range(1, NUM_ROUNDS + 1):
+            rows, replies = self._rows(server_round, "train"), []
+            old = self.models[server_round]
+            for row in rows:
+                began = server_round - int(row["staleness"])
+                counted[began, row["client"]] += 1
+                heard = self._heard("train", began).get(row["client"])
+                if heard is None:
+                    yield f"ghost: round {server_round}: {row['client']} of {began}"
+                    return
+                replies.append((began, heard[0]))
+            wanted = old
+            if rows and len(rows) >= self.quorum:
+                moved = []
+                for began, (arrays, _) in replies:
+                    share = (1 + server_round - began) ** -0.5
+                    start = self.models[began]
+                    change = {
+                        n: a.astype(np.float64) - start[n]
+                        for n, a in arrays["arrays"].items()
+                    }
+                    moved.append({n: old[n] + share * change[n] for n in change})
+                wanted = mean_of(moved, [m["num-examples"] for _, (_, m) in replies])
+            back = self.rounds[server_round - 1].get("went_back_to")
+            if any(row.get("clipped") for row in rows) or back is not None:
+                return
+            if not is_close(self.models[server_round + 1], wanted):
+                yield f"model: round {server_round} is not the function of its replies"
+        if again := [key for key, count in counted.items() if count > 1]:
+            yield f"twice: replies counted again {again}"
+        # A server that goes on asks anew those who were at work for the one that died.
+        if self.plan.method == "fedbuff-real" and self.played.world.attempt == 1:
+            yield from self._silent(counted)
+
+    def _silent(self, counted: Counter[tuple[int, int]]) -> Iterator[str]:
+        """Tell clients that were asked, and have neither row nor event nor wait."""
+        heard_of: Counter[Any] = Counter(client for _, client in counted.elements())
+        if self.last is not None:
+            heard_of.update(self.last.states["method"]["scalars"].get("clients", []))
+        heard_of.update(e["client"] for e in self.events if e["phase"] == "train")
+        for key, asked in self.wire.asked.items():
+            if (
+                key[0] == "train"
+                and self.wire.sent_at[key] + TIMEOUT_S < self.wire.trained_at
+            ):
+                heard_of.subtract(asked)
+        if lost := [client for client, count in heard_of.items() if count < 0]:
+            yield f"silent: {lost} were asked, and there is neither row nor event"
+
+    # ------------------------------------------------------------------------- the others
+
+    def _metrics(self) -> Iterator[str]:
+        """Recompute the weighted means of the clients' rows."""
+        for row in self.rounds:
+            for phase, names in {
+                "train": ["loss"],
+                "evaluate": ["loss", "accuracy"],
+            }.items():
+                clients = self._rows(row["round"], phase)
+                for name in names:
+                    having = [c for c in clients if isinstance(c.get(name), float)]
+                    if len(having) < len(clients) or not having:
+                        continue
+                    weights = np.array([c["num_examples"] for c in having])
+                    values = np.array([c[name] for c in having])
+                    wanted = float(np.sum(weights * values) / np.sum(weights))
+                    told = row.get(f"{phase}_{name}")
+                    if told is None or not np.isclose(told, wanted, rtol=1e-9):
+                        where = f"round {row['round']}: {phase}_{name}"
+                        yield f"metric: {where} {told}, not {wanted}"
+            for client in self._rows(row["round"], "evaluate"):
+                heard = self._evaluated(row["round"], client["client"])
+                if not any(m.get("loss") == client.get("loss") for m in heard):
+                    yield f"metric: round {row['round']}: nobody sent {client}"
+
+    def _evaluated(self, server_round: int, client_id: int) -> list[Any]:
+        return [
+            metrics
+            for (kind, group), replies in self.wire.got.items()
+            if kind == "evaluate" and group.startswith(f"{server_round}.")
+            for _, metrics in replies.get(client_id, [])
+        ]
+
+    def _best(self) -> Iterator[str]:
+        path = self.folder / "best-model.safetensors"
+        if not self.plan.keys.get("best-model-metric") or not path.exists():
+            return
+        arrays, note = safetensors_arrays(path.read_bytes())
+        choice = json.loads(note)
+        row = self.rounds[choice["round"] - 1]
+        if row.get("accuracy_mean") != choice["value"]:
+            yield f"best: {choice}, and the round has {row.get('accuracy_mean')}"
+        # A method whose model travels otherwise is judged by bits.
+        model = self.models[choice["round"] + 1]
+        if self.plan.method not in BY_BITS and not is_close(arrays, model):
+            yield f"best: it is not the model of round {choice['round']}"
+
+    def _ledger(self) -> Iterator[str]:
+        if self.plan.method != "noise":
+            return
+        for earlier, later in zip(
+            self.played.ledgers, self.played.ledgers[1:], strict=False
+        ):
+            if later[: len(earlier)] != earlier:
+                yield "ledger: an entry is gone"
+        lines = self.played.ledgers[-1] if self.played.ledgers else []
+        entries = [json.loads(line) for line in lines]
+        if [entry["release"] for entry in entries] != list(range(1, len(entries) + 1)):
+            yield "ledger: its chain is broken"
+        # Each model that anybody saw after the first one is a release.
+        initial = self.models[1]
+        seen = {model for _, model in self.wire.models}
+        seen.add(_bytes(self.models[NUM_ROUNDS + 1]))
+        seen.discard(_bytes(initial))
+        if len(entries) < len(seen):
+            yield f"ledger: {len(entries)} entries of {len(seen)} models that were seen"
+        for number, entry in enumerate(entries, 1):
+            groups = Counter(e["group"] for e in entries[:number])
+            shown = delta_of(
+                entry["epsilon"], max(groups.values()), entry["noise_multiplier"]
+            )
+            if shown > entry["delta"] * 1.0001:
+                yield f"ledger: epsilon {entry['epsilon']} of release {number} is too low"
+        spent = [row["epsilon"] for row in self.rounds if "epsilon" in row]
+        if spent and entries and abs(max(spent) - entries[-1]["epsilon"]) > 1e-9:
+            yield f"ledger: rounds say epsilon {max(spent)}, it {entries[-1]['epsilon']}"
+
+
+def _bytes(arrays: Arrays) -> bytes:
+    return b"".join(array.tobytes() for array in arrays.values())
+
+
+def _alike(copies: Sequence[tuple[Any, Any]]) -> bool:
+    first = copies[0][0]["arrays"]
+    return all(is_close(arrays["arrays"], first) for arrays, _ in copies[1:])

@@ -1,0 +1,223 @@
+"""Plays a plan: starts the server, and resumes it until its run is finished."""
+
+import gc
+import io
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from flwr.clientapp import ClientApp
+from numpy.typing import NDArray
+
+from fedsuite.core.errors import FedsuiteError
+from fedsuite.core.keys import Value
+from fedsuite.experiment.experiment import Experiment
+from fedsuite.results.layout import LEDGER, read_manifest
+from fedsuite.results.writer import CHECKPOINTS
+from fedsuite.rounds.checkpoint import list_checkpoints
+from fedsuite.running.server import run_experiment
+from fedsuite.running.worker import Worker, client_app_for
+from fedsuite.training.store import ClientStore, FileStore, MemoryStore
+from fedsuite.workarounds.identity import flower_identity
+from tests.disasters.disk import Disk, Killed
+from tests.disasters.network import Nodes, Wire, WorldGrid
+from tests.disasters.world import METHODS, NUM_CLIENTS, NUM_ROUNDS, TIMEOUT_S, Plan, World
+
+_COMMON: Mapping[str, Value] = {
+    "dataset": "digits",
+    "model": "linear",
+    "num-clients": NUM_CLIENTS,
+    "num-rounds": NUM_ROUNDS,
+    "local-steps": 2,
+    "batch-size": 32,
+    "device": "cpu",
+    "optimizer": "sgd",
+    "report": False,
+    "round-timeout": TIMEOUT_S,
+    "connect-timeout": 3 * TIMEOUT_S,
+}
+_MOST_ATTEMPTS = 14
+
+
+@dataclass
+class Played:
+    """What a world left.
+
+    Parameters
+    ----------
+    world
+        The world, after all that happened.
+    folder
+        The run's folder.
+    wire
+        What the network carried.
+    stops
+        The one-line errors with which servers ended.
+    crash
+        A traceback, or how the run got stuck; empty of a run that finished.
+    second
+        What second servers on the folder ended with; empty of one that ran.
+    ledgers
+        Lines of the ledger of noise whenever a server had ended.
+    bit_flipped
+        Classes of the files at rest that lost a bit without anybody seeing it.
+    """
+
+    world: World
+    folder: Path
+    wire: Wire
+    stops: list[str] = field(default_factory=list)
+    crash: str = ""
+    second: list[str] = field(default_factory=list)
+    ledgers: list[list[str]] = field(default_factory=list)
+
+    @property
+    def states(self) -> Path:
+        """Where the clients' states lie."""
+        return self.folder.parent.parent / "nodes" if self._own else self.folder / "state"
+
+    @property
+    def _own(self) -> bool:
+        return self.world.plan.own_processes
+
+
+class _Switch:
+    """A store that stands for this world's: a worker outlives worlds, and is dear."""
+
+    target: ClientStore
+
+    def load(self, client_id: int, version: str) -> dict[str, NDArray]:
+        return self.target.load(client_id, version)
+
+    def save(
+        self, client_id: int, version: str, arrays: dict[str, NDArray], needed: set[str]
+    ) -> None:
+        self.target.save(client_id, version, arrays, needed)
+
+
+_SWITCH = _Switch()
+_APPS: dict[str, ClientApp] = {}
+
+
+def experiment_of(plan: Plan, output: Path) -> Experiment:
+    """Return the experiment of a plan."""
+    places = {"output-dir": str(output), "run-name": "run"}
+    return Experiment.from_values(
+        {**_COMMON, **METHODS[plan.method], **plan.keys, **places}
+    )
+
+
+def app_of(experiment: Experiment, name: str) -> ClientApp:
+    """Return the clients of a method, which keep their rows from world to world."""
+    name = f"{name} {experiment['learning-rate']}"
+    if name not in _APPS:
+        _APPS[name] = client_app_for(Worker(experiment, _SWITCH))
+    return _APPS[name]
+
+
+def play(plan: Plan, root: Path) -> Played:
+    """Play a plan in an empty folder until its run is finished."""
+    world = World(plan)
+    folder = root / "disk" / "run"
+    folder.parent.mkdir()
+    played = Played(world, folder, Wire())
+    experiment = experiment_of(plan, folder.parent)
+    disk = Disk(world, folder.parent)
+    nodes = Nodes(world, root / "nodes")
+    app = app_of(experiment, plan.method)
+    with flower_identity(), world.clocks():
+        for world.attempt in range(1, _MOST_ATTEMPTS):
+            try:
+                if _is_finished(folder):
+                    return played
+            except FedsuiteError as error:
+                played.crash = f"unreadable: {error}"
+                return played
+            restore = disk.rot()
+            disk.revive()
+            played.wire.forget_after(_last_checkpoint(folder))
+            try:
+                _serve(played, experiment, app, disk, nodes)
+            except Killed:
+                pass
+            except KeyboardInterrupt:
+                pass
+            except FedsuiteError as error:
+                played.stops.append(str(error))
+                of_disk = any(words in str(error) for words in DISK_STOPS)
+                world.process_calm = True
+                world.calm = world.calm or not (of_disk or restore)
+                if restore:
+                    restore()
+            except Exception:
+                played.crash = traceback.format_exc()
+                return played
+            finally:
+                world.inbox.clear()
+                gc.collect(0)
+            if (folder / LEDGER).exists():
+                played.ledgers.append((folder / LEDGER).read_text().splitlines())
+    if not _is_finished(folder):
+        played.crash = f"stuck: {'; '.join(played.stops[-2:])}"
+    return played
+
+
+DISK_STOPS = ("No space left", "Input/output error")
+
+
+def _serve(
+    played: Played, experiment: Experiment, app: ClientApp, disk: Disk, nodes: Nodes
+) -> None:
+    """Run one server until it ends, however it does."""
+    world, folder = played.world, played.folder
+    begun = (folder / "manifest.json").exists()
+    memory = MemoryStore(FileStore(folder / "state"))
+    own = world.plan.own_processes
+    store = FileStore(nodes.states) if own else memory
+
+    def grid() -> WorldGrid:
+        return WorldGrid(nodes, played.wire, disk, app, None if own else memory)
+
+    def second() -> None:
+        with _within_second(world):
+            try:
+                again = experiment.replace(resume=(folder / "manifest.json").exists())
+                run_experiment(again, grid(), folder, write=lambda line: None)
+                played.second.append("")
+            except FedsuiteError as error:
+                played.second.append(str(error))
+
+    world.second_server = second
+    _SWITCH.target = store
+    # A wait for nodes is told on the screen.
+    with disk.installed(), redirect_stdout(io.StringIO()):
+        resumed = experiment.replace(resume=begun)
+        run_experiment(resumed, grid(), folder, write=lambda line: None)
+        disk.moment("end:run")
+
+
+@contextmanager
+def _within_second(world: World) -> Iterator[None]:
+    world.in_second_server = True
+    try:
+        yield
+    finally:
+        world.in_second_server = False
+
+
+def _is_finished(folder: Path) -> bool:
+    manifest = folder / "manifest.json"
+    return manifest.exists() and read_manifest(folder)["status"] == "finished"
+
+
+def _last_checkpoint(folder: Path) -> int:
+    paths = list_checkpoints(folder / CHECKPOINTS)
+    return int(paths[-1].stem.removeprefix("round-")) if paths else 0
+
+
+def undisturbed(played: Played, kinds: frozenset[str]) -> Plan:
+    """Return the plan of the same world without the faults of some kinds."""
+    kept = {p: k for p, k in played.world.fired.items() if k not in kinds}
+    return replace(played.world.plan, faults=kept)

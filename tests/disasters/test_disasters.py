@@ -1,0 +1,47 @@
+"""Seeds that once failed, a few more, and whether the checker sees what is planted."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.disasters.judge import CORPUS, judge, read_plan
+from tests.disasters.planted import BUGS, Bug, planted, seeds_needed
+from tests.disasters.world import TARGETS, Plan
+
+_OF_A_RUN = 3
+"""Seeds that `make test` plays beside the corpus."""
+
+
+@pytest.mark.parametrize("path", sorted(CORPUS.glob("*.json")), ids=lambda p: p.stem)
+def test_what_once_failed_holds(path: Path) -> None:
+    assert not judge(read_plan(path)).problems
+
+
+@pytest.mark.parametrize("seed", range(_OF_A_RUN))
+def test_a_seed_holds(seed: int) -> None:
+    assert not judge(Plan.drawn(seed)).problems
+
+
+def test_a_seed_plays_twice_alike() -> None:
+    plan = Plan.drawn(7)
+    first, second = judge(plan), judge(plan)
+    assert first == second
+    assert first.fired
+
+
+def test_seeds_in_a_row_aim_at_every_kind_of_fault_and_place() -> None:
+    aimed = {Plan.drawn(seed).aims[0][:2] for seed in range(len(TARGETS))}
+    assert aimed == set(TARGETS)
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_a_bug_can_be_planted(bug: Bug) -> None:
+    with planted(bug):
+        pass
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_a_planted_bug_is_seen(bug: Bug) -> None:
+    seeds, _ = seeds_needed(bug, 2000)
+    assert seeds
