@@ -78,7 +78,6 @@ from fedsuite.running.site_tables import ask_for_statistics
 from fedsuite.running.worker import experiment_run_name
 from fedsuite.strategies.decomposition.filter_decomposition import FilterDecomposition
 from fedsuite.training.app import source_hash
-from fedsuite.workarounds.lost_actors import lost_actors_replaced
 from fedsuite.workarounds.packed_grid import grid_for
 
 RUNS_VARIABLE = "FEDSUITE_RUNS"
@@ -110,8 +109,7 @@ def main(grid: Grid, context: Context) -> None:
         if experiment.group(DataSettings).only_statistics:
             ask_for_statistics(experiment, grid_for(grid), folder)
             return
-        with lost_actors_replaced(grid):
-            run_experiment(experiment, grid_for(grid), folder, flwr_run_id=context.run_id)
+        run_experiment(experiment, grid_for(grid), folder, flwr_run_id=context.run_id)
     except FedsuiteError as error:
         # Flower logs a traceback; this line is for people.
         write_line(f"fedsuite: error: {error}")

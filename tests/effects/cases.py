@@ -24,7 +24,6 @@ LISTED: Mapping[str, str] = {
     "public-dir": "needs a folder of images: tests/running/test_public_runs.py",
     "initial-model": "needs another run: tests/running/test_initial_model.py",
     "engine": "says where it runs: to the same bits by tests/engines",
-    "ray-address": "says where it runs: to the same bits by tests/engines",
     "workers": "says where it runs: to the same bits by tests/engines",
     "threads": "says how fast it runs; may change the last bits",
     "device": "says where it runs: tests/test_gpu.py, on a machine that has one",

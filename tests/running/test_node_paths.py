@@ -43,7 +43,6 @@ NO_PATHS = {
     "metrics-host": "address, on the server",
     "picture-classes": "names of classes",
     "plug-ins": "names of packages",
-    "ray-address": "address, before a run",
     "run-name": "name that can hold no separator",
     "schema": "content of a file, of which no node opens one",
     "site-rows": "numbers",
