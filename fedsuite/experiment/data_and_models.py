@@ -15,10 +15,7 @@ from fedsuite.models.decomposed import decompose, factored_layers
 from fedsuite.models.fedpara import fedpara
 from fedsuite.models.lora import add_lora
 from fedsuite.models.model_settings import DecompositionSettings, ModelSettings
-from fedsuite.models.shapes import Standardisation
 from fedsuite.models.travelling import hold_at_home
-from fedsuite.models.trial import failure
-from fedsuite.models.vision import TorchvisionNetwork
 from fedsuite.training.attack_plan import AttackPlan
 
 
@@ -63,10 +60,6 @@ class DataShape(Protocol):
         """Number of classes."""
 
     @property
-    def standardisation(self) -> Standardisation:
-        """Mean and standard deviation of each channel that images were scaled with."""
-
-    @property
     def holds_words(self) -> bool:
         """Whether inputs are numbers of words."""
 
@@ -92,20 +85,10 @@ def network_model(
         data.num_classes,
         experiment.seed,
         client_id=client_id,
-        standardisation=data.standardisation,
         words=data.holds_words,
         **network.options,
     )
     factored = _factored(model, experiment)
-    if factored is not model and isinstance(factored, TorchvisionNetwork):
-        # Some networks, such as transformers, read a layer's weights past the layer.
-        reason = failure(factored, data.input_shape)
-        if reason:
-            raise ConfigError(
-                "model torchvision: the network cannot work with factors in place of "
-                f"weights ({reason}): choose another, or leave fedpara and decomposition "
-                "off"
-            )
     return hold_at_home(factored, experiment.group(ModelSettings).travels)
 
 

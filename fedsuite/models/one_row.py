@@ -11,8 +11,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from fedsuite.models.torchvision_import import first_line
-from fedsuite.models.trial import FAILURES
+from fedsuite.models.trial import FAILURES, first_line
 
 _KNOWN: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 """What :func:`one_row_failure` said of a network."""

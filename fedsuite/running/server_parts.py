@@ -192,7 +192,6 @@ def server_networks(experiment: Experiment, data: FederatedData) -> ServerNetwor
         initial=tuple(model_arrays(model) for model in models),
         num_parameters=tuple(count_parameters(model) for model in models),
         build=build,
-        standardisation=data.standardisation,
         buffers=frozenset().union(joined, *own) - trained,
     )
 

@@ -65,7 +65,6 @@ from fedsuite.training.spill import SpillingMemory
 from fedsuite.training.store import ClientStore, FileStore, MemoryStore
 from fedsuite.training.told import told_of
 from fedsuite.training.upload_noise import UploadNoise
-from fedsuite.training.vision_transforms import check_augmentation
 
 logger = logging.getLogger(__name__)
 
@@ -134,10 +133,9 @@ class Worker:
         self._networks = experiment_networks(experiment.values)
         self._residents: dict[int, _Resident] = {}
         rows = experiment.group(DataSettings)
-        self._training = training = experiment.group(
+        self._training = experiment.group(
             TrainingOptions, task=rows.task_name, interval_ends=rows.interval_ends
         )
-        check_augmentation(training.torchvision_augmentation, self._data.input_shape)
         public = self._data.public_set()
         self._public = public.features.to(self._device) if len(public) else None
         self._privacy = experiment.group(UploadNoise)
@@ -203,7 +201,6 @@ class Worker:
             privacy=self._privacy,
             scoring=self._scoring,
             public=self._public,
-            standardisation=self._data.standardisation,
         )
         if self._experiment["sites"] and len(train) == 1:
             # Of other clients the server knows how many rows they have, and says so.

@@ -38,8 +38,8 @@ from fedsuite.messages.records import (
 )
 from fedsuite.messages.versions import exchange_of
 from fedsuite.models.arrays import load_arrays, model_arrays
-from fedsuite.models.shapes import PIXELS, Standardisation
 from fedsuite.models.travelling import names_at_home, without
+from fedsuite.training.augmentation import crop_and_flip
 from fedsuite.training.evaluation import mean_loss, model_scores
 from fedsuite.training.extra_losses import decorrelated, loss_on
 from fedsuite.training.loop import (
@@ -59,7 +59,6 @@ from fedsuite.training.sent import OF_ANY_METHOD, may_send, refuse_undeclared
 from fedsuite.training.store import ClientStore, MemoryStore
 from fedsuite.training.told import told_of
 from fedsuite.training.upload_noise import UploadNoise, privatise
-from fedsuite.training.vision_transforms import image_changes
 
 _IDENTITY = nn.Identity()
 
@@ -92,8 +91,6 @@ class FederatedClient(NumPyClient):
     public
         Public inputs without labels, on the model's device, read-only, the same for all
         clients. None where there are none.
-    standardisation
-        Mean and standard deviation of each channel that images were scaled with.
     """
 
     ACTIONS: ClassVar[Mapping[str, str]] = {TRAIN: "on_train", EVALUATE: "on_evaluate"}
@@ -133,7 +130,6 @@ class FederatedClient(NumPyClient):
         privacy: UploadNoise | None = None,
         scoring: Scoring | None = None,
         public: Tensor | None = None,
-        standardisation: Standardisation = PIXELS,
     ) -> None:
         self.model = model
         self.train_data = train
@@ -153,7 +149,6 @@ class FederatedClient(NumPyClient):
         self.privacy = privacy or UploadNoise()
         self.scoring = scoring or Scoring()
         self.public = public
-        self.standardisation = standardisation
         self.heard: Mapping[str, ConfigValue] = {}
         self._views: tuple[int, torch.Generator] | None = None
 
@@ -309,16 +304,13 @@ class FederatedClient(NumPyClient):
     ) -> LossFunction:
         """Return :meth:`known_loss`, on augmented images where the options say so."""
         loss = self.known_loss()
-        if not training.changes_images:
+        if not training.crop_and_flip:
             return loss
         keys = (self.seed, f"{purpose}-augmentation", server_round, self.client_id)
-        changed = image_changes(
-            training.crop_and_flip,
-            training.torchvision_augmentation,
-            self.standardisation,
-            torch_stream(*keys),
+        stream = torch_stream(*keys)
+        return lambda model, features, labels: loss(
+            model, crop_and_flip(features, stream), labels
         )
-        return lambda model, features, labels: loss(model, changed(features), labels)
 
     def known_loss(self) -> LossFunction:
         """Return the options' loss function where the hook ``loss`` is that, else the hook.

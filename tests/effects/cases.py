@@ -113,7 +113,6 @@ OTHERS: Mapping[str, tuple[Value, ...]] = {
     "server-beta1": (0.5,),
     "test-fraction": (0.3,),
     "theta": (90.0,),
-    "torchvision-augmentation": ("rand-augment",),
     "trackers": ("tensorboard",),
     "travels": ("3.*",),
 }
@@ -226,10 +225,6 @@ ELSEWHERE: Mapping[str, str] = {
     "vocabulary-size": "of a network of words: tests/models/test_words.py",
     "embedding-width": "of a network of words: tests/models/test_words.py",
     "table-classes": "of another data set: tests/data",
-    "torchvision-model": "of networks that an extra installs: tests/models",
-    "torchvision-weights": "of networks that an extra installs: tests/models",
-    "torchvision-image-size": "of networks that an extra installs: tests/models",
-    "torchvision-augmentation": "needs what an extra installs: tests/clients",
     "decompose-stem": "refused here, for want of such a layer: tests/models",
     "decompose-1x1": "refused here, for want of such a layer: tests/models",
 }

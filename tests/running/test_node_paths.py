@@ -48,8 +48,6 @@ NO_PATHS = {
     "site-rows": "numbers",
     "sites": "names of nodes",
     "target": "name of a column, which a site compares with its own",
-    "torchvision-model": "name that torchvision knows",
-    "torchvision-weights": "name that torchvision knows",
     "trackers": "names of modules, on the server",
     "travels": "names of arrays",
 }
