@@ -251,8 +251,6 @@ def _pass_over_later(folder: Path, server_round: int) -> None:
 
 def at_home(experiment: "Experiment") -> "Experiment":
     """Return the experiment with absolute folders, run name and engine."""
-    from fedsuite.data.table_at_home import at_home
-    from fedsuite.devices.world import content_of
     from fedsuite.experiment.paths import absolute_paths
     from fedsuite.experiment.plug_ins import requirements
 
@@ -263,8 +261,14 @@ def at_home(experiment: "Experiment") -> "Experiment":
     if values["data-dir"] == AUTO:
         values["data-dir"] = os.environ.get("FEDSUITE_DATA", "") or AUTO
     values |= absolute_paths(values)
-    values |= at_home(values)
-    values["devices"] = content_of(str(values["devices"]))
+    if values["dataset"] == "own-table":
+        from fedsuite.data.table_at_home import at_home
+
+        values |= at_home(values)
+    if values["devices"]:
+        from fedsuite.devices.world import content_of
+
+        values["devices"] = content_of(str(values["devices"]))
     if values["run-name"] == AUTO:
         stem = f"{values['method']}-{values['dataset']}-s{values['seed']}"
         stem = stem.replace(":", "-")

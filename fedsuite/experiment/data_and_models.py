@@ -15,7 +15,7 @@ from fedsuite.models.decomposed import decompose, factored_layers
 from fedsuite.models.fedpara import fedpara
 from fedsuite.models.lora import add_lora
 from fedsuite.models.model_settings import DecompositionSettings, ModelSettings
-from fedsuite.models.travelling import hold_at_home
+from fedsuite.models.travelling import ALL, hold_at_home
 from fedsuite.training.attack_plan import AttackPlan
 
 
@@ -32,10 +32,12 @@ def federated_data(experiment: Experiment, site: Site | None = None) -> Federate
     if experiment.group(DataSettings).sites:
         return site_federation(experiment.values, site, experiment.seed)
     clients = experiment.num_clients
+    if experiment["attack"] != "canary":
+        return load_federated_data(experiment.values, experiment.seed)
     plan = experiment.group(AttackPlan, seed=experiment.seed, num_clients=clients)
     others = {"num-clients": clients - plan.num_canaries}
     data = load_federated_data({**experiment.values, **others}, experiment.seed)
-    return data.with_borrowers(plan.num_canaries) if plan.num_canaries else data
+    return data.with_borrowers(plan.num_canaries)
 
 
 def experiment_model(experiment: Experiment, data: FederatedData) -> torch.nn.Module:
@@ -89,7 +91,8 @@ def network_model(
         **network.options,
     )
     factored = _factored(model, experiment)
-    return hold_at_home(factored, experiment.group(ModelSettings).travels)
+    travels = experiment.group(ModelSettings).travels
+    return factored if travels == ALL else hold_at_home(factored, travels)
 
 
 def _factored(model: torch.nn.Module, experiment: Experiment) -> torch.nn.Module:

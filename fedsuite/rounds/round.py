@@ -116,15 +116,34 @@ class RoundStrategy(MethodContract):
             weights = self.log_weights if weighted else None
             self.privacy = CentralPrivacy(self, self.seed, weights)
         self._noise = () if self.privacy is None else (self.privacy,)
-        self.secure_sums = self._secure_sums()
+        self.secure_sums: tuple[Stage, ...] = ()
+        if self.secure_aggregation != "off":
+            # Its cryptography takes a while to load.
+            from fedsuite.rounds.secure_sums import SecureSums
+
+            self.secure_sums = (SecureSums(self, self.seed, self),)
         codes = any(self.codec(direction).is_on for direction in (UP, DOWN))
         self.compression: tuple[Compressed | InBfloat16, ...] = ()
         if codes:
             self.compression = (Compressed(self, self),)
         elif self.halves:
             self.compression = (InBfloat16(self.halves),)
-        self.virtual_clock = self._virtual_clock()
-        self.selector = self._selection()
+        self.virtual_clock: VirtualClock | None = None
+        if self.devices and self.num_clients:
+            names = dict(enumerate(self.site_names))
+            world = World(self.devices, self.seed, names, self.num_clients)
+            self.virtual_clock = VirtualClock(world)
+        self.selector: Selection | None = None
+        if self.selection != "uniform":
+            ratio = self.selection_ratio
+            self.selector = Selection(
+                self.selection,
+                self.seed,
+                self.selection_candidates or 2 * self.clients_per_round,
+                math.inf if isinstance(ratio, str) else ratio,
+                lambda: self.guard.sizes,
+                self.virtual_clock,
+            )
         self.first = FirstExchanges(type(self).__name__, self.NEEDS_OF_CLIENT)
         self.pending: dict[str, ReplyReader] = {}
         # Number of the run's attempt, in names of versions; 0 adds none.
@@ -144,36 +163,6 @@ class RoundStrategy(MethodContract):
         self._clipped_by_flower = False
         self._begun = False
         self._start_timeout = DEFAULT_TIMEOUT
-
-    def _secure_sums(self) -> tuple[Stage, ...]:
-        """Return what turns masked replies into their sum, where a key asks for it."""
-        if self.secure_aggregation == "off":
-            return ()
-        # Its cryptography takes a while to load.
-        from fedsuite.rounds.secure_sums import SecureSums
-
-        return (SecureSums(self, self.seed, self),)
-
-    def _virtual_clock(self) -> VirtualClock | None:
-        """Return the clock of a rehearsed world, where a key names one."""
-        if not self.devices or not self.num_clients:
-            return None
-        names = dict(enumerate(self.site_names))
-        return VirtualClock(World(self.devices, self.seed, names, self.num_clients))
-
-    def _selection(self) -> Selection | None:
-        """Return what draws clients otherwise than all alike, where a key asks for it."""
-        if self.selection == "uniform":
-            return None
-        ratio = self.selection_ratio
-        return Selection(
-            self.selection,
-            self.seed,
-            self.selection_candidates or 2 * self.clients_per_round,
-            math.inf if isinstance(ratio, str) else ratio,
-            lambda: self.guard.sizes,
-            self.virtual_clock,
-        )
 
     @override
     def heed(self) -> None:
@@ -263,11 +252,10 @@ class RoundStrategy(MethodContract):
         seconds = self.exchange_timeout
         seconds = self._start_timeout if seconds is None else seconds
         replies = self._grid.send_and_receive(messages, timeout=seconds)
-        for reply in self.passed(reader, replies, TRAIN):
+        passed = self.passed(reader, replies, TRAIN)
+        for reply in passed if self.virtual_clock is None else self._timed(passed):
             good += 1
             yield reply
-        if self.virtual_clock is not None:
-            self.virtual_clock.end_exchange()
         report.bytes_up += reader.bytes_up
         tell_replies(exchange.message_type, good, len(exchange.client_ids))
         self.judge_first(reader)
@@ -330,9 +318,14 @@ class RoundStrategy(MethodContract):
         self, reader: ReplyReader, messages: Iterable[Message]
     ) -> Iterator[ClientReply]:
         """Return the replies that the round's aggregation is of, in client order."""
-        yield from self.passed(reader, messages, TRAIN)
-        if self.virtual_clock is not None:
-            self.virtual_clock.end_exchange()
+        replies = self.passed(reader, messages, TRAIN)
+        return replies if self.virtual_clock is None else self._timed(replies)
+
+    def _timed(self, replies: Iterator[ClientReply]) -> Iterator[ClientReply]:
+        """Yield replies, and let the virtual time of their exchange pass."""
+        yield from replies
+        assert self.virtual_clock is not None
+        self.virtual_clock.end_exchange()
 
     def num_asked(self, reader: ReplyReader) -> int:
         """Return how many clients were asked for the replies that were delivered."""
@@ -714,12 +707,6 @@ class RoundStrategy(MethodContract):
         logger.warning("round %d: %s", self.server_round, story)
         self.restore_states(kept.states)
         self.round_metrics["went_back_to"] = float(kept.server_round)
-
-    def end_round(self) -> None:
-        """Tell the virtual time at which a round ends, where there is such a clock."""
-        if self.virtual_clock is not None:
-            self.virtual_clock.end_round()
-            self.round_metrics["virtual_seconds"] = self.virtual_clock.now
 
     def time_is_up(self) -> str:
         """Return why no virtual time is left for another round; empty if there is some."""

@@ -188,9 +188,9 @@ def _run_experiment(
     torch.set_num_threads(run.threads)
     goes_on = run.resume or _is_retry(folder, flwr_run_id)
     data = federated_data(experiment)
-    settings_of_clients(
-        run.client_settings, dict(enumerate(data.client_names)), experiment.num_clients
-    )
+    if run.client_settings:
+        names = dict(enumerate(data.client_names))
+        settings_of_clients(run.client_settings, names, experiment.num_clients)
     model = network_model(experiment, data)
     parts = server_parts(experiment, data, model)
     strategy = build_strategy(experiment, parts)
@@ -426,7 +426,9 @@ def _start(
     if folder is not None and list_checkpoints(folder / CHECKPOINTS):
         # The model to start from has done its part.
         return InitialModel(drawn)
-    start = start_from(experiment, drawn, at_home)
+    start = InitialModel(drawn)
+    if experiment[KEY]:
+        start = start_from(experiment, drawn, at_home)
     if folder is not None:
         before = str(read_manifest(folder).get(INITIAL_MODEL) or "")
         if before != start.fingerprint:

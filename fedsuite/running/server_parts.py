@@ -14,6 +14,7 @@ from fedsuite.data.rows import Rows
 from fedsuite.experiment.data_and_models import network_model
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.run_settings import RunSettings
+from fedsuite.messages.decomposition import server_takes_part
 from fedsuite.messages.records import Arrays
 from fedsuite.models import count_parameters
 from fedsuite.models.arrays import bfloat16_names, buffer_names, model_arrays
@@ -98,8 +99,9 @@ def server_parts(
     _check_feature_term(experiment, data, model)
     refuse_one_row(experiment, data, partial(_networks, experiment, data, model))
     networks = server_networks(experiment, data)
+    divides = experiment.strategy.takes("groups") or server_takes_part(experiment.values)
     return ServerParts(
-        parameter_groups(model),
+        parameter_groups(model) if divides else None,
         server_validation(experiment, data, model),
         networks,
         public_data(experiment, data),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from flwr.app import Context
@@ -144,14 +144,16 @@ class Worker:
             AttackPlan, seed=experiment.seed, num_clients=experiment.num_clients
         )
         self._liars = self._attack.liars()
-        self._own = settings_of_clients(
-            run.client_settings,
-            dict(enumerate(self._data.client_names)),
-            experiment.num_clients,
-        )
-        self._self_regularisation = _self_regularisation(
-            experiment.group(LSROptions), self._data
-        )
+        self._own: dict[int, dict[str, Any]] = {}
+        if run.client_settings:
+            names = dict(enumerate(self._data.client_names))
+            self._own = settings_of_clients(
+                run.client_settings, names, experiment.num_clients
+            )
+        regularisation = experiment.group(LSROptions)
+        self._self_regularisation: SelfRegularisation | None = None
+        if regularisation.lsr_gamma:
+            self._self_regularisation = _self_regularisation(regularisation, self._data)
         self._scoring = self._make_scoring(run.num_rounds)
         decomposed = clients_take_part(experiment.values)
         # The base's constructor copies nothing from the model.
@@ -408,12 +410,8 @@ def state_folder(experiment: Experiment, run_name: str) -> Path:
     return Path(root) / run_name
 
 
-def _self_regularisation(
-    options: LSROptions, data: FederatedData
-) -> SelfRegularisation | None:
-    """Return local self-regularisation on the data's scaling; None if it is off."""
-    if options.lsr_gamma == 0:
-        return None
+def _self_regularisation(options: LSROptions, data: FederatedData) -> SelfRegularisation:
+    """Return local self-regularisation on the data's scaling."""
     if not data.spec.is_image:
         raise Refused(
             {"lsr-gamma": options.lsr_gamma, "dataset": data.spec.name},

@@ -169,9 +169,11 @@ class FederatedClient(NumPyClient):
                 "strategy that belongs to it"
             )
         self.heard = request.config
-        more = self.scoring.received(self.model, request, self.train_data, self._plain_loss)
+        scoring, more = self.scoring, dict[str, MetricValue]()
+        if scoring.score_training_data:
+            more = scoring.received(self.model, request, self.train_data, self._plain_loss)
         reply: Reply = getattr(self, action)(request)
-        scored = self.scoring.scores_trained(request.server_round)
+        scored = scoring.score_trained and scoring.is_scored(request.server_round)
         if scored and request.message_type == self.TRAINED_BY:
             more = prefixed("trained", self.evaluation().metrics)
         heard = {n: request.config[n] for n in told_of(type(self)) if n in request.config}
