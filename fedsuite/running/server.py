@@ -55,7 +55,6 @@ from fedsuite.results.layout import (
     RUN_FOLDER,
     read_manifest,
 )
-from fedsuite.results.model_card import write_card
 from fedsuite.results.model_facts import ModelFacts
 from fedsuite.results.summary import tell_summary, write_summary
 from fedsuite.results.writer import CHECKPOINTS, RunFolder
@@ -247,8 +246,6 @@ def _run_experiment(
             final.write(result.arrays)
             with harmless("summary", write):
                 write_summary(run_folder)
-            with harmless("model card", write):
-                write_card(run_folder)
             # The folder is whole, and the trackers hear of a failed run.
             if reason := untrained(folder):
                 raise RunError(reason)
