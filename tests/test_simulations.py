@@ -101,6 +101,8 @@ def _networks(experiment: Experiment) -> ServerNetworks | None:
 @cache
 def _networks_of(keys: tuple[tuple[str, Value], ...]) -> ServerNetworks | None:
     experiment = Experiment.from_values(dict(keys))
+    if not experiment["client-models"] and not experiment.strategy.takes("networks"):
+        return None
     return server_networks(experiment, without_rows(experiment))
 
 

@@ -90,14 +90,16 @@ def network_model(
         words=data.holds_words,
         **network.options,
     )
-    factored = _factored(model, experiment)
-    travels = experiment.group(ModelSettings).travels
-    return factored if travels == ALL else hold_at_home(factored, travels)
-
-
-def _factored(model: torch.nn.Module, experiment: Experiment) -> torch.nn.Module:
-    """Return the network with the experiment's factors, if any."""
     settings = experiment.group(ModelSettings)
+    if settings.fedpara or settings.lora_rank or settings.decomposition:
+        model = _factored(model, experiment, settings)
+    return model if settings.travels == ALL else hold_at_home(model, settings.travels)
+
+
+def _factored(
+    model: torch.nn.Module, experiment: Experiment, settings: ModelSettings
+) -> torch.nn.Module:
+    """Return the network with the experiment's factors."""
     if settings.fedpara:
         return fedpara(
             model,
@@ -112,8 +114,6 @@ def _factored(model: torch.nn.Module, experiment: Experiment) -> torch.nn.Module
         except ConfigError as error:
             values = {"lora-rank": settings.lora_rank, "model": settings.model}
             raise Refused(values, str(error), "choose another network") from None
-    if not settings.decomposition:
-        return model
     factors = experiment.group(DecompositionSettings)
     _refuse_idle_switches(model, settings.model, factors)
     try:

@@ -36,13 +36,6 @@ def one_row_failure(model: nn.Module, rows: Tensor) -> str:
     return _KNOWN[model]
 
 
-def example_rows(shape: tuple[int, ...], words: bool) -> Tensor:
-    """Return two different rows of inputs, for a network whose data are elsewhere."""
-    if words:
-        return torch.arange(2).view(2, *[1] * len(shape)).expand(2, *shape)
-    return torch.linspace(0.0, 1.0, 2 * torch.Size(shape).numel()).view(2, *shape)
-
-
 @torch.no_grad()
 def _failure(model: nn.Module, rows: Tensor) -> str:
     """Return what goes wrong in a forward pass in training mode; empty if nothing does."""

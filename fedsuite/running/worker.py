@@ -204,8 +204,7 @@ class Worker:
             scoring=self._scoring,
             public=self._public,
         )
-        if self._experiment["sites"] and len(train) == 1:
-            # Of other clients the server knows how many rows they have, and says so.
+        if len(train) == 1:
             reason = one_row_failure(client.model, client.train_data.features)
             if reason:
                 logger.warning(
