@@ -370,7 +370,6 @@ _OF_TASKS = (
         for key, usual in (
             ("class-weights", ""),
             ("logit-calibration", 0.0),
-            ("lsr-gamma", 0.0),
             ("label-noise", 0.0),
         )
     ),
@@ -439,15 +438,6 @@ _TABLE = (
         (With("local-epochs", 0), With("local-steps", 0)),
         "clients would not train",
         "set one of them",
-    ),
-    *(
-        Rule(
-            (key, "lsr-gamma"),
-            (Unless(key, usual), Unless("lsr-gamma", 0.0)),
-            "local self-regularisation has a loss of its own",
-            "leave one of them out",
-        )
-        for key, usual in (("loss", AUTO), ("logit-calibration", 0.0))
     ),
     Rule(
         ("fedpara", "decomposition"),

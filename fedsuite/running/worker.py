@@ -15,12 +15,12 @@ from flwr.clientapp import ClientApp
 from fedsuite.clients import load_client
 from fedsuite.clients.decomposition.filter_decomposition import DecomposedClient
 from fedsuite.core.column_scaling import ColumnScaling
-from fedsuite.core.errors import ConfigError, Refused, RunError
+from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.core.keys import AUTO
 from fedsuite.core.least_recent import LeastRecent
 from fedsuite.core.logs import write_line
 from fedsuite.core.registry import METHODS
-from fedsuite.data import ClientData, DataSettings, FederatedData, Split
+from fedsuite.data import ClientData, DataSettings, Split
 from fedsuite.data.columns import fingerprint
 from fedsuite.data.site import Site
 from fedsuite.data.site_federation import SiteFederation
@@ -60,7 +60,6 @@ from fedsuite.training.fault_plan import FaultPlan, PlannedClient
 from fedsuite.training.loop import TrainingOptions, resolve_device
 from fedsuite.training.new_client import NewClient
 from fedsuite.training.scoring import Scoring, WholeTest
-from fedsuite.training.self_regularisation import LSROptions, SelfRegularisation
 from fedsuite.training.spill import SpillingMemory
 from fedsuite.training.store import ClientStore, FileStore, MemoryStore
 from fedsuite.training.told import told_of
@@ -150,10 +149,6 @@ class Worker:
             self._own = settings_of_clients(
                 run.client_settings, names, experiment.num_clients
             )
-        regularisation = experiment.group(LSROptions)
-        self._self_regularisation: SelfRegularisation | None = None
-        if regularisation.lsr_gamma:
-            self._self_regularisation = _self_regularisation(regularisation, self._data)
         self._scoring = self._make_scoring(run.num_rounds)
         decomposed = clients_take_part(experiment.values)
         # The base's constructor copies nothing from the model.
@@ -199,7 +194,6 @@ class Worker:
             client_id=client_id,
             seed=self._seed,
             store=self._compartment or self._store,
-            self_regularisation=self._self_regularisation,
             privacy=self._privacy,
             scoring=self._scoring,
             public=self._public,
@@ -407,17 +401,6 @@ def state_folder(experiment: Experiment, run_name: str) -> Path:
         default = Path.home() / ".fedsuite" / "state"
         root = os.environ.get(STATE_VARIABLE, str(default))
     return Path(root) / run_name
-
-
-def _self_regularisation(options: LSROptions, data: FederatedData) -> SelfRegularisation:
-    """Return local self-regularisation on the data's scaling."""
-    if not data.spec.is_image:
-        raise Refused(
-            {"lsr-gamma": options.lsr_gamma, "dataset": data.spec.name},
-            "it takes random views of images, and there are none",
-            "set 0",
-        )
-    return SelfRegularisation(options, *data.standardisation)
 
 
 def memory_store(experiment: Experiment, folder: Path) -> MemoryStore:
