@@ -73,7 +73,6 @@ def test_what_is_to_be_installed_is_on_an_index() -> None:
     assert how_to_install("plotly") == "pip install 'plotly>=6'"
     assert how_to_install("dp_accounting") == "pip install 'dp-accounting>=0.6,<0.7'"
     assert how_to_install("ray") == "pip install 'flwr[simulation]'"
-    assert how_to_install("torchvision") == "pip install torchvision"
     for package in EXTRA_OF:
         assert "fedsuite" not in how_to_install(package)
 

@@ -51,8 +51,6 @@ def options(words: list[str], name: str) -> Iterator[str]:
 
 
 def skip_without_what_it_needs(experiment: Experiment) -> None:
-    if experiment["model"] == "torchvision":
-        pytest.importorskip("torchvision")
     if is_code(experiment["dataset"]):
         pytest.skip("its rows alone say shape and classes: the page's own test runs it")
 
@@ -64,14 +62,13 @@ def without_rows(experiment: Experiment) -> Any:
         input_shape=dataset.input_shape,
         num_classes=dataset.num_classes,
         holds_words=dataset.name == "reddit",
-        standardisation=(dataset.mean, dataset.std),
     )
 
 
 def groups_of(experiment: Experiment) -> ParameterGroups:
     """Return the parts of the experiment's model, built without its data."""
     fixed = {"seed": 0, "method": "fedavg", "dataset": experiment["dataset"]}
-    telling = ("model", "torchvision-model", "decomposition", "atoms", "fedpara")
+    telling = ("model", "decomposition", "atoms", "fedpara")
     names = {key: experiment[key] for key in telling if key in experiment.values}
     return _groups(tuple(sorted({**fixed, **names}.items())))
 
@@ -104,6 +101,8 @@ def _networks(experiment: Experiment) -> ServerNetworks | None:
 @cache
 def _networks_of(keys: tuple[tuple[str, Value], ...]) -> ServerNetworks | None:
     experiment = Experiment.from_values(dict(keys))
+    if not experiment["client-models"] and not experiment.strategy.takes("networks"):
+        return None
     return server_networks(experiment, without_rows(experiment))
 
 

@@ -16,7 +16,6 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "mlflow": ("mlflow-skinny>=3",),
     "wandb": ("wandb>=0.31",),
     "prometheus": ("prometheus-client>=0.20",),
-    "vision": ("torchvision",),
     "dp": ("dp-accounting>=0.6,<0.7",),
     "onnx": ("onnx>=1.17", "onnxscript>=0.3"),
 }
@@ -32,7 +31,6 @@ EXTRA_OF = {
     "mlflow": "mlflow",
     "wandb": "wandb",
     "prometheus_client": "prometheus",
-    "torchvision": "vision",
     "dp_accounting": "dp",
     "onnx": "onnx",
     "onnxscript": "onnx",

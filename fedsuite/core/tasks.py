@@ -255,9 +255,6 @@ CLASSIFICATION = TASKS["classification"]
 OF_CLASSES = frozenset(name for name, task in TASKS.items() if task.has_classes)
 """Tasks whose rows have one class each, and whose models have a logit for each class."""
 
-LISTS = frozenset(name for task in TASKS.values() for name in task.lists)
-"""Values of the key ``scores`` that are several numbers."""
-
 LOSSES: tuple[str, ...] = tuple(
     dict.fromkeys(loss for task in TASKS.values() for loss in task.losses)
 )

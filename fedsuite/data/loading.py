@@ -149,7 +149,8 @@ def _divided(
         public.held_out,
         seed if settings.fresh_test_split else None,
     )
-    _check_sequences(raw, division, noise)
+    if not raw.by_class:
+        _refuse_classes(division, noise)
     held = parts.train, parts.client_test
     samples = Samples(
         *_pair(raw.labels, held),
@@ -157,10 +158,14 @@ def _divided(
         *(_pair(raw.features, held) if division.USES_FEATURES else (None, None)),
     )
     partition = division.divide(samples, settings.num_clients, seed)
-    new = _new_clients(settings, raw, parts, partition)
+    new: frozenset[int] = frozenset()
+    if settings.evaluation_only or not Rows.of(partition.train).sizes.all():
+        new = _new_clients(settings, raw, parts, partition)
     if new and type(source).prepare is not Source.prepare:
         raw = _prepared_without(new, source, settings.spec, data_dir, parts, partition)
-    labels = _with_noise(raw.labels[parts.train], spec, partition, noise, seed)
+    labels = raw.labels[parts.train]
+    if noise:
+        labels = _with_noise(labels, spec, partition, noise, seed)
     kept = settings.client_validation_fraction
     if kept:
         groups = None if raw.groups is None else raw.groups[parts.train]
@@ -231,10 +236,8 @@ def _public_features(
     return features
 
 
-def _check_sequences(raw: RawData, division: Division, label_noise: float) -> None:
+def _refuse_classes(division: Division, label_noise: float) -> None:
     """Refuse options that need one class per row, where labels are something else."""
-    if raw.by_class:
-        return
     if division.BY_CLASS:
         usable = ", ".join(name for name, p in PARTITIONERS.items() if not p.BY_CLASS)
         raise ConfigError(
@@ -279,8 +282,6 @@ def _with_noise(
 ) -> npt.NDArray[Any]:
     """Return the labels of the training part with each client's share of them flipped."""
     noisy = labels.copy()
-    if not ratio:
-        return noisy
     for client_id, rows in enumerate(partition.train):
         rng = numpy_stream(seed, "label-noise", 0, client_id)
         noisy[rows] = flip_labels(labels[rows], spec.num_classes, ratio, rng)

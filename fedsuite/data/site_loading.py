@@ -26,25 +26,6 @@ _LABELS = {
 _TIME_AND_EVENT = 2
 
 
-def load_site_data(
-    site: Site,
-    spec: DatasetSpec,
-    scaling: str,
-    test_fraction: float,
-    validation_fraction: float = 0.0,
-    seed: int = 0,
-) -> ClientData:
-    """Read a site's data, check it, and scale it as far as the site can alone.
-
-    Raises
-    ------
-    FedsuiteError
-        If the data cannot be used.
-    """
-    rows = load_site_rows(site, spec, test_fraction, validation_fraction, seed)
-    return scaled_rows(rows, spec, scaling)
-
-
 def load_site_rows(
     site: Site,
     spec: DatasetSpec,

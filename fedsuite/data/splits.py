@@ -74,7 +74,9 @@ def split_parts(
         rest = client_test_fraction / (1 - validation_fraction)
         train, client_test = _hold_out(raw, train, rest, "client-test-split", seed)
     # Public rows are drawn last, so that they move no row of the other parts held out.
-    train, public = draw_public(raw, train, public_size, seed)
+    public = np.empty(0, np.int64)
+    if public_size:
+        train, public = draw_public(raw, train, public_size, seed)
     return Parts(train, client_test, test, validation, public, fresh_seed is not None)
 
 
@@ -87,8 +89,6 @@ def draw_public(
     belong to groups. Nobody uses the surplus rows of the last group drawn, because a group
     is never both public and private.
     """
-    if size == 0:
-        return rows, np.empty(0, np.int64)
     groups = rows if raw.groups is None else raw.groups[rows]
     names, group_of = np.unique(groups, return_inverse=True)
     place = numpy_stream(seed, "public-split").permutation(len(names))[group_of]

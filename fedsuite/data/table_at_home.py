@@ -24,8 +24,6 @@ def at_home(values: Mapping[str, Value]) -> dict[str, Value]:
     ConfigError
         If the file is no schema, or a key divides the table otherwise.
     """
-    if values.get("dataset") != NAME:
-        return {}
     changed: dict[str, Value] = {}
     text = str(values["schema"])
     if text and not text.lstrip().startswith("{"):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from fedsuite.core.errors import ConfigError, RunError, Stopped
-from fedsuite.core.extras import naming_extras, require
+from fedsuite.core.extras import naming_extras
 from fedsuite.core.keys import AUTO, Value
 from fedsuite.core.logs import harmless, write_line
 from fedsuite.core.output import outliving_terminal
@@ -53,8 +53,7 @@ def run(
         Values that override the file's.
     num_supernodes
         Number of nodes. 0 is one node per client in the local engine, else one node per
-        core, or per client that a Ray cluster has room for. There are never more nodes than
-        clients.
+        core. There are never more nodes than clients.
     client_cpus, client_gpus
         CPUs and GPUs that Ray reserves per working client.
     callbacks
@@ -252,8 +251,6 @@ def _pass_over_later(folder: Path, server_round: int) -> None:
 
 def at_home(experiment: "Experiment") -> "Experiment":
     """Return the experiment with absolute folders, run name and engine."""
-    from fedsuite.data.table_at_home import at_home
-    from fedsuite.devices.world import content_of
     from fedsuite.experiment.paths import absolute_paths
     from fedsuite.experiment.plug_ins import requirements
 
@@ -264,8 +261,14 @@ def at_home(experiment: "Experiment") -> "Experiment":
     if values["data-dir"] == AUTO:
         values["data-dir"] = os.environ.get("FEDSUITE_DATA", "") or AUTO
     values |= absolute_paths(values)
-    values |= at_home(values)
-    values["devices"] = content_of(str(values["devices"]))
+    if values["dataset"] == "own-table":
+        from fedsuite.data.table_at_home import at_home
+
+        values |= at_home(values)
+    if values["devices"]:
+        from fedsuite.devices.world import content_of
+
+        values["devices"] = content_of(str(values["devices"]))
     if values["run-name"] == AUTO:
         stem = f"{values['method']}-{values['dataset']}-s{values['seed']}"
         stem = stem.replace(":", "-")
@@ -346,37 +349,29 @@ def write_report_if_wanted(
 
 
 def _run_in_flower(experiment: "Experiment", folder: Path, room: Room) -> None:
-    """Run an experiment in processes of Flower's, on this machine or in a cluster."""
+    """Run an experiment in processes of Flower's."""
     from fedsuite.engines.staging import check_code
 
     _check_folder(experiment, folder)
     check_code(experiment.values)
-    places = os.cpu_count() or 1
     config = dict(experiment.values)
     if config["state-dir"] == AUTO:
         # Flower's processes do not know the run's folder by themselves.
         config["state-dir"] = str(folder.parent / ".state")
+    nodes = room.num_supernodes or min(experiment.num_clients, os.cpu_count() or 1)
     if experiment["engine"] == "ray":
-        from fedsuite.engines.cluster import chosen_address, join
         from fedsuite.engines.ray import run_ray
 
-        address = chosen_address(str(config["ray-address"]), os.environ)
-        if address:
-            require("ray", "the engine ray")
-            places = join(config, address).room(room)
-        else:
-            room.check_here()
+        room.check_here()
         run_ray(
             config,
-            num_supernodes=room.num_supernodes or min(experiment.num_clients, places),
+            num_supernodes=nodes,
             client_cpus=room.client_cpus,
             client_gpus=room.client_gpus,
-            address=address,
         )
     else:
         from fedsuite.engines.deployment import run_deployment
 
-        nodes = room.num_supernodes or min(experiment.num_clients, places)
         run_deployment(config, num_supernodes=nodes)
 
 

@@ -1,6 +1,5 @@
-"""Runs an experiment in Flower's Simulation Runtime: Ray actors here, or of a cluster."""
+"""Runs an experiment in Flower's Simulation Runtime: Ray actors of this machine."""
 
-import json
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
@@ -10,15 +9,11 @@ from fedsuite.core.errors import RunError
 from fedsuite.core.extras import require
 from fedsuite.core.keys import Value
 from fedsuite.core.output import print_line
-from fedsuite.engines.cluster import ADDRESS_VARIABLE
 from fedsuite.engines.flower import OnLine, in_world, run_app, start_superlink
 from fedsuite.engines.processes import POLL_INTERVAL, World
 from fedsuite.engines.staging import stage_app
 from fedsuite.experiment.plug_ins import ALLOWED_CODE_VARIABLE, own_code
 from fedsuite.results.layout import RUN_FOLDER, read_manifest
-
-_JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-"""Variable that Ray merges into what a program asks of its job; Flower asks for no such."""
 
 _SPARING = {
     # Seconds between the SuperExec's looks for work. At Flower's 20 looks per second
@@ -40,7 +35,6 @@ def run_ray(
     num_supernodes: int,
     client_cpus: int = 1,
     client_gpus: float = 0.0,
-    address: str = "",
     on_line: OnLine = print_line,
     package: Path | None = None,
 ) -> None:
@@ -57,8 +51,6 @@ def run_ray(
         CPUs that Ray sets aside per actor; as many actors start as fit.
     client_gpus
         GPUs per actor; a fraction lets several actors share a GPU.
-    address
-        ``HOST:PORT`` of a running Ray cluster; "" starts a Ray on this machine.
     on_line
         Function that takes each line of the run's log, without colours; default: print.
     package
@@ -81,18 +73,12 @@ def run_ray(
     def drive(world: World) -> None:
         # The user's own values win.
         world.environment = {**_SPARING, **world.environment, **allowed}
-        if address:
-            world.environment[ADDRESS_VARIABLE] = address
-            # Actors of a running cluster inherit the environment of its nodes, not ours.
-            job = {"runtime_env": {"env_vars": allowed}}
-            world.environment[_JOB_VARIABLE] = json.dumps(job)
         app = stage_app(world.folder / "app", run_config, package=package)
         superlink = start_superlink(world, ["--simulation"])
         options = ["--federation-config", federation]
-        # The world's Ray needs no orderly end; a cluster's does.
-        told = on_line if address else partial(_tell_until_finished, on_line)
+        # The world's Ray needs no orderly end.
         with suppress(_Finished):
-            run_app(world, app, superlink, options, told)
+            run_app(world, app, superlink, options, partial(_tell_until_finished, on_line))
 
     in_world(drive, partial(World, package.name if package else "fedsuite"))
 

@@ -65,31 +65,6 @@ class Room:
                 "whole GPUs"
             )
 
-    def clients_on(self, cpus: float, gpus: float) -> int:
-        """Return how many clients Ray has room for; a client's share lies on one GPU."""
-        rooms = [int(cpus / self.client_cpus)]
-        if self.client_gpus:
-            per_gpu = int(1 / self.client_gpus + 1e-9)
-            rooms.append(int(gpus) * per_gpu if per_gpu else int(gpus / self.client_gpus))
-        return min(rooms)
-
-    def wrong_share(self, cpus: float, gpus: float) -> str:
-        """Return what is wrong with a share of which Flower counts too many; "" if none.
-
-        Flower divides all GPUs by the share. Clients beyond Ray's room would wait for ever.
-        """
-        if not self.client_gpus:
-            return ""
-        counted = min(int(cpus / self.client_cpus), int(gpus / self.client_gpus))
-        fits = self.clients_on(cpus, gpus)
-        if counted <= fits:
-            return ""
-        even = 1 / int(1 / self.client_gpus + 1e-9)
-        return (
-            f"--client-gpus {self.client_gpus:g}: {gpus:g} GPUs have room for {fits} such "
-            f"clients, and Flower would start {counted}: set {_rounded_down(even)}"
-        )
-
     def check_here(self) -> None:
         """Refuse a client that does not fit on this machine, or whose share cannot work.
 
@@ -109,10 +84,22 @@ class Room:
                 advice = f"set at most {there}" if there else "leave it out"
                 raise ConfigError(
                     f"{option} {wanted:g}: this machine has {there}, so no client could "
-                    f"start: {advice}, or name a cluster in ray-address"
+                    f"start: {advice}"
                 )
-        if words := self.wrong_share(cpus, gpus):
-            raise ConfigError(words)
+        if not self.client_gpus:
+            return
+        # Flower divides all GPUs by the share, but a client's share lies on one GPU. Those
+        # beyond Ray's room would wait for ever.
+        per_gpu = int(1 / self.client_gpus + 1e-9)
+        on_gpus = gpus * per_gpu if per_gpu else int(gpus / self.client_gpus)
+        most = int(cpus / self.client_cpus)
+        fits, counted = min(most, on_gpus), min(most, int(gpus / self.client_gpus))
+        if counted > fits:
+            raise ConfigError(
+                f"--client-gpus {self.client_gpus:g}: {gpus:g} GPUs have room for {fits} "
+                f"such clients, and Flower would start {counted}: set "
+                f"{_rounded_down(1 / per_gpu)}"
+            )
 
 
 def _told_to_ray(resource: str) -> int | None:

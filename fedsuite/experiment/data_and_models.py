@@ -15,10 +15,7 @@ from fedsuite.models.decomposed import decompose, factored_layers
 from fedsuite.models.fedpara import fedpara
 from fedsuite.models.lora import add_lora
 from fedsuite.models.model_settings import DecompositionSettings, ModelSettings
-from fedsuite.models.shapes import Standardisation
-from fedsuite.models.travelling import hold_at_home
-from fedsuite.models.trial import failure
-from fedsuite.models.vision import TorchvisionNetwork
+from fedsuite.models.travelling import ALL, hold_at_home
 from fedsuite.training.attack_plan import AttackPlan
 
 
@@ -35,10 +32,12 @@ def federated_data(experiment: Experiment, site: Site | None = None) -> Federate
     if experiment.group(DataSettings).sites:
         return site_federation(experiment.values, site, experiment.seed)
     clients = experiment.num_clients
+    if experiment["attack"] != "canary":
+        return load_federated_data(experiment.values, experiment.seed)
     plan = experiment.group(AttackPlan, seed=experiment.seed, num_clients=clients)
     others = {"num-clients": clients - plan.num_canaries}
     data = load_federated_data({**experiment.values, **others}, experiment.seed)
-    return data.with_borrowers(plan.num_canaries) if plan.num_canaries else data
+    return data.with_borrowers(plan.num_canaries)
 
 
 def experiment_model(experiment: Experiment, data: FederatedData) -> torch.nn.Module:
@@ -61,10 +60,6 @@ class DataShape(Protocol):
     @property
     def num_classes(self) -> int:
         """Number of classes."""
-
-    @property
-    def standardisation(self) -> Standardisation:
-        """Mean and standard deviation of each channel that images were scaled with."""
 
     @property
     def holds_words(self) -> bool:
@@ -92,26 +87,19 @@ def network_model(
         data.num_classes,
         experiment.seed,
         client_id=client_id,
-        standardisation=data.standardisation,
         words=data.holds_words,
         **network.options,
     )
-    factored = _factored(model, experiment)
-    if factored is not model and isinstance(factored, TorchvisionNetwork):
-        # Some networks, such as transformers, read a layer's weights past the layer.
-        reason = failure(factored, data.input_shape)
-        if reason:
-            raise ConfigError(
-                "model torchvision: the network cannot work with factors in place of "
-                f"weights ({reason}): choose another, or leave fedpara and decomposition "
-                "off"
-            )
-    return hold_at_home(factored, experiment.group(ModelSettings).travels)
-
-
-def _factored(model: torch.nn.Module, experiment: Experiment) -> torch.nn.Module:
-    """Return the network with the experiment's factors, if any."""
     settings = experiment.group(ModelSettings)
+    if settings.fedpara or settings.lora_rank or settings.decomposition:
+        model = _factored(model, experiment, settings)
+    return model if settings.travels == ALL else hold_at_home(model, settings.travels)
+
+
+def _factored(
+    model: torch.nn.Module, experiment: Experiment, settings: ModelSettings
+) -> torch.nn.Module:
+    """Return the network with the experiment's factors."""
     if settings.fedpara:
         return fedpara(
             model,
@@ -126,8 +114,6 @@ def _factored(model: torch.nn.Module, experiment: Experiment) -> torch.nn.Module
         except ConfigError as error:
             values = {"lora-rank": settings.lora_rank, "model": settings.model}
             raise Refused(values, str(error), "choose another network") from None
-    if not settings.decomposition:
-        return model
     factors = experiment.group(DecompositionSettings)
     _refuse_idle_switches(model, settings.model, factors)
     try:

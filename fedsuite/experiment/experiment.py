@@ -145,7 +145,8 @@ class Experiment:
 
         experiment_networks(self.values)
         run = self.group(RunSettings)
-        self._check_clients(run.client_settings)
+        if run.client_settings:
+            self._check_clients(run.client_settings)
         _ = run.tracker_names
         if not is_file_name(run.run_name, 121):
             raise Refused(

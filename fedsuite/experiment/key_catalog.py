@@ -42,7 +42,6 @@ def shared_groups() -> dict[str, tuple[Key, ...]]:
     from fedsuite.training.fault_plan import FaultPlan
     from fedsuite.training.loop import TrainingOptions
     from fedsuite.training.scoring import Scoring
-    from fedsuite.training.self_regularisation import LSROptions
     from fedsuite.training.upload_noise import UploadNoise
 
     of_rounds = (key for key in RoundSettings.KEYS if key not in PRIVACY_KEYS)
@@ -53,7 +52,6 @@ def shared_groups() -> dict[str, tuple[Key, ...]]:
         "training": TrainingOptions.KEYS,
         "privacy": PRIVACY_KEYS,
         "extras": (
-            *LSROptions.KEYS,
             *UploadNoise.KEYS,
             *FaultPlan.KEYS,
             *AttackPlan.KEYS,

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING
 from fedsuite.clients import load_client
 from fedsuite.core.keys import AUTO, Unless, With
 from fedsuite.core.registry import METHODS
-from fedsuite.core.rules import Condition, Rule, Values
+from fedsuite.core.rules import Rule, Values
 from fedsuite.core.tasks import BALANCED, SCORES, TASKS, Score, Task, score_of_metric
 from fedsuite.data.catalog import DATASETS, PARTITIONERS
 from fedsuite.data.data_settings import DataSettings
 from fedsuite.messages.compression import DOWN, UP
 from fedsuite.messages.records import NEW
-from fedsuite.rounds.secure_rules import rules_of_workers
 from fedsuite.strategies import load_strategy
 
 if TYPE_CHECKING:
@@ -93,116 +92,134 @@ def _on_validation_rows(metric: str, values: Values) -> str:
     return f"{_VALIDATION}{main_score(values).column}_mean"
 
 
-def _of_choices() -> Iterator[Rule]:
-    for key in CHOICES:
+def _reads(rows: Callable[[str], bool], key: str, values: Values) -> bool:
+    return rows(chosen_metric(values, key))
 
-        def reads(rows: Callable[[str], bool], values: Values, key: str = key) -> bool:
-            return rows(chosen_metric(values, key))
 
-        def instead(values: Values, key: str = key) -> str:
-            return f"set {_on_validation_rows(chosen_metric(values, key), values)!r}"
+def _instead(key: str, values: Values) -> str:
+    return f"set {_on_validation_rows(chosen_metric(values, key), values)!r}"
 
-        yield Rule(
+
+def _is_of_new(metric: str) -> bool:
+    return metric.startswith(f"{NEW}_")
+
+
+_OF_CHOICES = tuple(
+    rule
+    for key in CHOICES
+    for rule in (
+        Rule(
             (key, _FRACTION),
-            (Unless(_FRACTION, 0.0), partial(reads, reads_test_rows)),
+            (Unless(_FRACTION, 0.0), partial(_reads, reads_test_rows, key)),
             "it looks at test rows, and clients have validation rows to choose by",
-            instead,
-        )
-        yield Rule(
+            partial(_instead, key),
+        ),
+        Rule(
             (key, _FRACTION),
-            (With(_FRACTION, 0.0), partial(reads, reads_validation_rows)),
+            (With(_FRACTION, 0.0), partial(_reads, reads_validation_rows, key)),
             "clients have no validation rows",
             f"set {{{_FRACTION}}} above 0, such as 0.1",
-        )
-
+        ),
+        Rule(
+            (key,),
+            (partial(_reads, _is_of_new, key),),
+            "clients by whose scores a model is chosen are not new to it",
+            "choose by a score of those that train",
+        ),
+    )
+)
 
 _SITES = Unless("sites", "")
 _REHEARSED = Unless("site-dirs", "")
 _REAL = (_SITES, With("site-dirs", ""))
 
 
-def _of_sites() -> Iterator[Rule]:
-    """Yield what cannot be where sites bring data of their own."""
-    conditions: tuple[Condition, ...]
-    for key, allowed, why in (
-        ("partitioner", "iid", "each site is a client with the rows that it has"),
-        ("client-test-fraction", 0.0, "{test-fraction} is what a site holds out"),
-        ("server-validation-fraction", 0.0, "the server has no rows to keep"),
-        ("fresh-test-split", False, "a site's test rows are the same for all seeds"),
-        ("label-noise", 0.0, "the labels of a site are its own"),
-        ("score-whole-test", False, "there is no test part that all sites hold"),
-    ):
-        conditions = (_SITES, Unless(key, allowed))
-        yield Rule((key, "sites"), conditions, why, f"set {allowed!r}")
-    yield Rule(
+_WHY_SITES = "sites are SuperNodes of their own"
+_REHEARSE = "rehearse with {site-dirs} and {engine} = 'local'"
+
+_OF_SITES = (
+    *(
+        Rule((key, "sites"), (_SITES, Unless(key, allowed)), why, f"set {allowed!r}")
+        for key, allowed, why in (
+            ("partitioner", "iid", "each site is a client with the rows that it has"),
+            ("client-test-fraction", 0.0, "{test-fraction} is what a site holds out"),
+            ("server-validation-fraction", 0.0, "the server has no rows to keep"),
+            ("fresh-test-split", False, "a site's test rows are the same for all seeds"),
+            ("label-noise", 0.0, "the labels of a site are its own"),
+            ("score-whole-test", False, "there is no test part that all sites hold"),
+        )
+    ),
+    Rule(
         ("site-dirs", "sites"),
         (_REHEARSED, With("sites", "")),
         "the sites in it need names",
         'set {sites} = "A, B"',
-    )
-    yield Rule(
+    ),
+    Rule(
         ("dataset", "sites"),
         (_SITES, With("dataset", "reddit")),
         "its rows have no class",
         "choose another data set",
-    )
-    yield Rule(
+    ),
+    Rule(
         ("dataset", "sites"),
         (_SITES, lambda values: bool(DATASETS[values["dataset"]].reader)),
         "its rows alone say its shape, and sites bring rows of their own",
         "set own-table, or a DatasetSpec",
-    )
-    yield Rule(
+    ),
+    Rule(
         ("public-size", "sites", "public-dir"),
         (_SITES, Unless("public-size", 0), With("public-dir", "")),
         "no rows can be held out",
         "set {public-dir} = 'auto', and FEDSUITE_PUBLIC at server and sites",
-    )
-    rehearse = "rehearse with {site-dirs} and {engine} = 'local'"
-    why = "sites are SuperNodes of their own"
-    yield Rule(("engine", "sites"), (_SITES, With("engine", "ray")), why, rehearse)
-    yield Rule(
+    ),
+    Rule(("engine", "sites"), (_SITES, With("engine", "ray")), _WHY_SITES, _REHEARSE),
+    Rule(
         ("engine", "sites", "site-dirs"),
         (_SITES, _REHEARSED, With("engine", "deployment")),
-        why,
-        rehearse,
-    )
-    yield Rule(
+        _WHY_SITES,
+        _REHEARSE,
+    ),
+    Rule(
         ("attack", "sites"),
         (*_REAL, Unless("attack", "none")),
         "its clients are not ours to make lie",
         "rehearse with {site-dirs}, or set 'none'",
-    )
-    yield Rule(
+    ),
+    Rule(
         ("devices", "sites"),
         (*_REAL, Unless("devices", "")),
         "the time of real nodes is their own",
         "rehearse with {site-dirs}, or leave it out",
-    )
-    # A node's operator chooses the folders that the node opens.
-    for key, others in (("public-dir", ("", AUTO)), ("state-dir", (AUTO,))):
-        variable = f"FEDSUITE_{key.partition('-')[0].upper()}"
-        conditions = (*_REAL, *(Unless(key, allowed) for allowed in others))
-        yield Rule(
+    ),
+    *(
+        # A node's operator chooses the folders that the node opens.
+        Rule(
             (key, "sites"),
-            conditions,
+            (*_REAL, *(Unless(key, allowed) for allowed in others)),
             "the sites' operators choose their folders",
-            f"set 'auto', and {variable} at each node",
+            f"set 'auto', and FEDSUITE_{key.partition('-')[0].upper()} at each node",
         )
+        for key, others in (("public-dir", ("", AUTO)), ("state-dir", (AUTO,)))
+    ),
+)
+"""What cannot be where sites bring data of their own."""
 
-
-def _of_networks() -> Iterator[Rule]:
-    """Yield what clients' own networks and parameters cannot go with."""
-    for key in ("decomposition", "fedpara"):
-        for other, usual in (("client-models", ""), ("client-initialisation", "shared")):
-            conditions = (With(key, True), Unless(other, usual))
-            why = "factors are for one model that clients share from the start"
-            yield Rule((key, other), conditions, why, "choose one")
+_OF_NETWORKS = tuple(
+    Rule(
+        (key, other),
+        (With(key, True), Unless(other, usual)),
+        "factors are for one model that clients share from the start",
+        "choose one",
+    )
+    for key in ("decomposition", "fedpara")
+    for other, usual in (("client-models", ""), ("client-initialisation", "shared"))
+)
+"""What clients' own networks and parameters cannot go with."""
 
 
 def _of_method(method: "type[FederatedStrategy]") -> Iterator[Rule]:
     """Yield what depends on the method."""
-    yield from _of_task_and_method(method)
     if method.PRIVATE_MODELS or method.takes("networks"):
         yield Rule(
             ("travels", "method"),
@@ -274,10 +291,6 @@ def _has_other_labels(values: Values) -> bool:
     return not _task(values).has_classes
 
 
-def _names_other_scores(values: Values) -> bool:
-    return bool(_why_not_scored(values))
-
-
 def _why_not_scored(values: Values) -> str:
     try:
         _task(values).chosen(str(values["scores"]))
@@ -304,15 +317,14 @@ def _does_not_fit_rows(values: Values) -> bool:
     return task.labels != usual.labels or not two
 
 
-def _of_tasks() -> Iterator[Rule]:
-    """Yield what a task cannot go with."""
-    yield Rule(
+_OF_TASKS = (
+    Rule(
         ("task", "dataset"),
         (_does_not_fit_rows,),
         lambda values: f"its rows have {DATASETS[values['dataset']].num_classes} classes",
         "set 'auto', or choose another data set",
-    )
-    yield Rule(
+    ),
+    Rule(
         ("loss", "task"),
         (
             Unless("loss", AUTO),
@@ -320,17 +332,20 @@ def _of_tasks() -> Iterator[Rule]:
         ),
         lambda values: f"the task's losses are {', '.join(_task(values).losses)}",
         "set one of them, or 'auto'",
-    )
-    yield Rule(
+    ),
+    Rule(
         ("loss",),
         (With("loss", "discrete-time"), With("interval-ends", "")),
         "it needs intervals of time",
         "name {interval-ends}, such as '365, 730, 1095'",
-    )
-    yield Rule(
-        ("scores", "task"), (_names_other_scores,), _why_not_scored, "set these, or 'auto'"
-    )
-    yield Rule(
+    ),
+    Rule(
+        ("scores", "task"),
+        (lambda values: bool(_why_not_scored(values)),),
+        _why_not_scored,
+        "set these, or 'auto'",
+    ),
+    Rule(
         ("scores", "loss"),
         (
             Unless("loss", "quantile"),
@@ -338,32 +353,33 @@ def _of_tasks() -> Iterator[Rule]:
         ),
         "only a quantile has a coverage that it should have",
         "leave coverage-error out, or set {loss} = 'quantile'",
-    )
-    yield Rule(
+    ),
+    Rule(
         ("class-weights",),
         (Unless("class-weights", ""), _weights_are_none),
         "it is neither balanced nor numbers from 0",
         "give one for each class, such as '1, 4'",
-    )
-    for key, usual in (
-        ("class-weights", ""),
-        ("logit-calibration", 0.0),
-        ("lsr-gamma", 0.0),
-        ("label-noise", 0.0),
-    ):
-        yield Rule(
+    ),
+    *(
+        Rule(
             (key, "task"),
             (Unless(key, usual), _has_other_labels),
             "rows have no class",
             f"set {usual!r}",
         )
-    yield Rule(
+        for key, usual in (
+            ("class-weights", ""),
+            ("logit-calibration", 0.0),
+            ("label-noise", 0.0),
+        )
+    ),
+    Rule(
         ("attack", "task"),
         (With("attack", "label-flip"), _has_other_labels),
         "rows have no class to flip",
         "choose another attack",
-    )
-    yield Rule(
+    ),
+    Rule(
         ("partitioner", "task"),
         (
             _has_other_labels,
@@ -372,26 +388,14 @@ def _of_tasks() -> Iterator[Rule]:
         ),
         "it goes by classes, which rows do not have",
         "choose iid or natural-id",
-    )
+    ),
+)
+"""What a task cannot go with."""
 
 
-def _of_task_and_method(method: "type[FederatedStrategy]") -> Iterator[Rule]:
-    """Yield that a method trains for some tasks alone."""
-
-    def refused(values: Values) -> bool:
-        # Clients' code, and torch with it, is loaded only where there is a question.
-        return _has_other_labels(values) and not _trains_for(values)
-
-    def why(values: Values) -> str:
-        needs = "it needs classes, and a logit for each"
-        return f"{needs}; the task's rows have none"
-
-    yield Rule(
-        ("method", "task"),
-        (refused,),
-        why,
-        "choose another method, such as fedavg, fedprox or scaffold",
-    )
+def _cannot_train(values: Values) -> bool:
+    # Clients' code, and torch with it, is loaded only where there is a question.
+    return _has_other_labels(values) and not _trains_for(values)
 
 
 def _trains_for(values: Values) -> bool:
@@ -403,57 +407,37 @@ def _trains_for(values: Values) -> bool:
     return _task(values).name in load_client(method).TASKS
 
 
-def _of_new_clients() -> Iterator[Rule]:
-    """Yield what clients that never train cannot go with."""
-    on = Unless("evaluation-only", "")
-    yield Rule(
-        ("evaluation-only", "attack"),
-        (on, Unless("attack", "none")),
-        "liars are drawn of all clients, and who never trains tells no lie",
-        "leave one of them out",
-    )
-    yield Rule(
-        ("evaluation-only", "personal-atoms"),
-        (on, With("personal-atoms", True)),
-        "a client that never trained has no atoms of its own",
-        "leave one of them out",
-    )
-    for key in CHOICES:
-
-        def of_new(values: Values, key: str = key) -> bool:
-            return chosen_metric(values, key).startswith(f"{NEW}_")
-
-        yield Rule(
-            (key,),
-            (of_new,),
-            "clients by whose scores a model is chosen are not new to it",
-            "choose by a score of those that train",
-        )
-
-
 _TABLE = (
+    Rule(
+        ("method", "task"),
+        (_cannot_train,),
+        "it needs classes, and a logit for each; the task's rows have none",
+        "choose another method, such as fedavg, fedprox or scaffold",
+    ),
     Rule(
         ("straggler", "devices"),
         (Unless("straggler", 0.0), Unless("devices", "")),
         "the devices say who is late",
         "set {round-deadline} in its place",
     ),
-    *_of_tasks(),
-    *_of_new_clients(),
+    *_OF_TASKS,
+    Rule(
+        ("evaluation-only", "attack"),
+        (Unless("evaluation-only", ""), Unless("attack", "none")),
+        "liars are drawn of all clients, and who never trains tells no lie",
+        "leave one of them out",
+    ),
+    Rule(
+        ("evaluation-only", "personal-atoms"),
+        (Unless("evaluation-only", ""), With("personal-atoms", True)),
+        "a client that never trained has no atoms of its own",
+        "leave one of them out",
+    ),
     Rule(
         ("local-epochs", "local-steps"),
         (With("local-epochs", 0), With("local-steps", 0)),
         "clients would not train",
         "set one of them",
-    ),
-    *(
-        Rule(
-            (key, "lsr-gamma"),
-            (Unless(key, usual), Unless("lsr-gamma", 0.0)),
-            "local self-regularisation has a loss of its own",
-            "leave one of them out",
-        )
-        for key, usual in (("loss", AUTO), ("logit-calibration", 0.0))
     ),
     Rule(
         ("fedpara", "decomposition"),
@@ -479,8 +463,7 @@ _TABLE = (
         )
         for key in (UP, DOWN)
     ),
-    *_of_sites(),
-    *_of_choices(),
-    *_of_networks(),
-    *rules_of_workers(),
+    *_OF_SITES,
+    *_OF_CHOICES,
+    *_OF_NETWORKS,
 )

@@ -60,12 +60,6 @@ class RunSettings(Settings):
     engine: Literal["auto", "local", "ray", "deployment"] = key(
         local=True, default="auto", help="what runs it under `fedsuite run`: auto is local"
     )
-    ray_address: str = key(
-        local=True,
-        default="",
-        help="HOST:PORT of a running Ray cluster that the engine ray uses; auto is this "
-        "machine's, local a Ray of the run's own; empty takes RAY_ADDRESS, else local",
-    )
     workers: int = key(
         local=True,
         default=1,

@@ -18,7 +18,6 @@ from fedsuite.core.plug_ins import Registry, import_code
 from fedsuite.core.rng import seeded, stream_seed
 from fedsuite.core.settings import Settings, key
 from fedsuite.models.groups import ParameterGroups, parameter_groups
-from fedsuite.models.shapes import PIXELS, Standardisation
 
 if TYPE_CHECKING:
     import torch
@@ -51,9 +50,6 @@ class ModelSpec:
         axis, the number of classes, and one keyword per key; it returns the network.
     settings
         Declares the experiment keys that only this network has.
-    needs_standardisation
-        Whether the function also takes, as ``standardisation``, the mean and standard
-        deviation of each channel that inputs were scaled with.
     own
         Whether the network is not fedsuite's, so that it is tried before it is used.
     """
@@ -61,7 +57,6 @@ class ModelSpec:
     description: str
     builder: str
     settings: type[Settings] = Settings
-    needs_standardisation: bool = False
     own: bool = False
 
 
@@ -84,25 +79,6 @@ class EmbeddedWords(Settings):
     )
     embedding_width: int = key(
         default=64, help="numbers that stand for a word", minimum=1, maximum=4096
-    )
-
-
-class Torchvision(Settings):
-    """Keys of torchvision's networks."""
-
-    torchvision_model: str = key(
-        default="resnet18", help="network of torchvision, as torchvision names it"
-    )
-    torchvision_weights: str = key(
-        default="",
-        help="its pre-trained weights: default, or a name such as IMAGENET1K_V1; empty "
-        "draws them",
-    )
-    torchvision_image_size: int = key(
-        default=0,
-        help="pixels on each side that it resizes images to; 0 leaves them as they are",
-        minimum=0,
-        maximum=4096,
     )
 
 
@@ -217,12 +193,6 @@ _OURS: dict[str, ModelSpec] = {
         "fedsuite.models.words:embedding_bag",
         EmbeddedWords,
     ),
-    "torchvision": ModelSpec(
-        "Any classification network of torchvision, drawn or pre-trained.",
-        "fedsuite.models.vision:torchvision_network",
-        Torchvision,
-        needs_standardisation=True,
-    ),
 }
 
 
@@ -256,7 +226,6 @@ def build_model(
     seed: int,
     *,
     client_id: int = 0,
-    standardisation: Standardisation = PIXELS,
     words: bool = False,
     **options: Value,
 ) -> "torch.nn.Module":
@@ -279,9 +248,6 @@ def build_model(
         The experiment's seed.
     client_id
         Client whose part of the stream is drawn from; 0 is also what clients share.
-    standardisation
-        Mean and standard deviation of each channel that images were scaled with; needed
-        by networks with pre-trained weights. Unless given, inputs are pixels in 0 to 1.
     words
         Whether inputs are numbers of words, on which a network of one's own is then tried.
     **options
@@ -303,9 +269,7 @@ def build_model(
             f"model {name}: input of shape {tuple(input_shape)} and {num_classes} classes: "
             "expected sizes of at least 1"
         )
-    arguments: dict[str, Any] = dict(_arguments(name, spec, options))
-    if spec.needs_standardisation:
-        arguments["standardisation"] = standardisation
+    arguments = _arguments(name, spec, options)
     shape, model_seed = tuple(input_shape), stream_seed(seed, "model", client_id=client_id)
     if spec.own:
         from fedsuite.models.own_networks import build_own
@@ -321,7 +285,7 @@ def build_model(
 
 
 def _call(
-    builder: str, shape: tuple[int, ...], num_classes: int, arguments: dict[str, Any]
+    builder: str, shape: tuple[int, ...], num_classes: int, arguments: dict[str, Value]
 ) -> object:
     build: Any = import_code(builder)
     return build(shape, num_classes, **arguments)

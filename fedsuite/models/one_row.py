@@ -11,8 +11,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from fedsuite.models.torchvision_import import first_line
-from fedsuite.models.trial import FAILURES
+from fedsuite.models.trial import FAILURES, first_line
 
 _KNOWN: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 """What :func:`one_row_failure` said of a network."""
@@ -35,13 +34,6 @@ def one_row_failure(model: nn.Module, rows: Tensor) -> str:
         alone = _failure(model, pair[:1])
         _KNOWN[model] = alone if alone and not _failure(model, pair) else ""
     return _KNOWN[model]
-
-
-def example_rows(shape: tuple[int, ...], words: bool) -> Tensor:
-    """Return two different rows of inputs, for a network whose data are elsewhere."""
-    if words:
-        return torch.arange(2).view(2, *[1] * len(shape)).expand(2, *shape)
-    return torch.linspace(0.0, 1.0, 2 * torch.Size(shape).numel()).view(2, *shape)
 
 
 @torch.no_grad()

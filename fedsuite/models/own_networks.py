@@ -15,8 +15,7 @@ from torch import nn
 
 from fedsuite.core.errors import ConfigError, FedsuiteError
 from fedsuite.core.rng import seeded
-from fedsuite.models.torchvision_import import first_line
-from fedsuite.models.trial import output_of
+from fedsuite.models.trial import first_line, output_of
 
 _ROWS = 2
 

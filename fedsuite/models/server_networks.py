@@ -9,7 +9,6 @@ from torch import nn
 
 from fedsuite.messages.records import Arrays
 from fedsuite.models.assignment import Networks
-from fedsuite.models.shapes import PIXELS, Standardisation
 
 
 @dataclass(frozen=True)
@@ -30,8 +29,6 @@ class ServerNetworks:
         Number of trainable scalars per network.
     build
         Function that makes a network's module, by index, with its initial parameters.
-    standardisation
-        Mean and standard deviation of each channel that inputs were scaled with.
     buffers
         Names of the networks' buffers, as they stand in a network and in :meth:`join`.
     """
@@ -40,7 +37,6 @@ class ServerNetworks:
     initial: tuple[Arrays, ...]
     num_parameters: tuple[int, ...]
     build: Callable[[int], nn.Module]
-    standardisation: Standardisation = PIXELS
     buffers: frozenset[str] = frozenset()
 
     def join(self, parts: Sequence[Mapping[str, NDArray[Any]]]) -> Arrays:

@@ -2,13 +2,6 @@
 
 from fedsuite.core.errors import ConfigError
 
-Standardisation = tuple[tuple[float, ...], tuple[float, ...]]
-"""Mean and standard deviation of each channel: inputs times the second plus the
-first are pixels in 0 to 1."""
-
-PIXELS: Standardisation = ((0.0,), (1.0,))
-"""Standardisation of inputs that are pixels in 0 to 1 already."""
-
 
 def image_shape(name: str, input_shape: tuple[int, ...]) -> tuple[int, int, int]:
     """Return (channels, height, width), or raise ConfigError if inputs are no images."""

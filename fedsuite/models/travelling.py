@@ -26,7 +26,7 @@ def hold_at_home(model: nn.Module, travels: str) -> nn.Module:
     model
         The network, with its initial arrays.
     travels
-        ``all``; ``trainable``, the parameters that require a gradient, with the buffers of
+        ``trainable``, the parameters that require a gradient, with the buffers of
         the modules that hold one; or comma-separated names, in which ``*`` is any text.
 
     Raises
@@ -34,8 +34,6 @@ def hold_at_home(model: nn.Module, travels: str) -> nn.Module:
     Refused
         If nothing that is trained would travel, or a pattern names nothing.
     """
-    if travels == ALL:
-        return model
     parameters = dict(model.named_parameters(remove_duplicate=False))
     names = list(model.state_dict())
     if travels == TRAINABLE:

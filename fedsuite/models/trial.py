@@ -3,22 +3,14 @@
 import torch
 from torch import nn
 
-from fedsuite.models.torchvision_import import first_line
-
 FAILURES = (RuntimeError, AssertionError, ValueError, TypeError, AttributeError)
 """What a network raises that cannot take its inputs."""
 
 
-def failure(model: nn.Module, input_shape: tuple[int, ...]) -> str:
-    """Return why a CPU model cannot take inputs of a shape; empty if it can.
-
-    The trial changes nothing in the model and draws nothing.
-    """
-    try:
-        output_of(model, torch.zeros(1, *input_shape))
-    except FAILURES as error:
-        return first_line(error)
-    return ""
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's text, or else the error's name."""
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".:") if lines else type(error).__name__
 
 
 def output_of(model: nn.Module, inputs: torch.Tensor) -> object:

@@ -18,7 +18,6 @@ file                  contents
 ``summary.json``      the final fairness report and totals
 ``model.safetensors`` the final model, written as the rounds end; none where clients keep
                       theirs
-``model-card.md``     for who uses the model: on what it was trained, how, how well it does
 ``best-model...``     ``best-model.safetensors``, the model of the round with the best
                       metric, whose text is that round, metric and value; with
                       ``best-model-metric``
@@ -64,13 +63,12 @@ EXPERIMENT = "experiment.toml"
 MANIFEST = "manifest.json"
 PARTITION = "partition.json"
 MODEL_FACTS = "model.json"
-CARD = "model-card.md"
 SUMMARY = "summary.json"
 LEDGER = "privacy.ledger"
 MODEL = "model.safetensors"
 BEST_MODEL = "best-model.safetensors"
 
-MADE_AT_THE_END = (MODEL, SUMMARY, CARD, "report.html")
+MADE_AT_THE_END = (MODEL, SUMMARY, "report.html")
 """Files that a run's end makes of all of its rounds."""
 
 INITIAL_MODEL = "initial_model"

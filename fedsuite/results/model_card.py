@@ -1,13 +1,12 @@
-"""The model card of a run, ``model-card.md``, for who uses the model."""
+"""The card of a run's model, for who gets the model in a file."""
 
 from pathlib import Path
 
 from fedsuite.results import layout
 from fedsuite.results.model_facts import ModelFacts
-from fedsuite.results.reader import Run, load_run
+from fedsuite.results.reader import Run
 from fedsuite.results.score import main_score
 from fedsuite.results.tables import markdown_table, markdown_text
-from fedsuite.results.writer import RunFolder
 
 _MOST_CLIENTS = 100
 """Clients whose scores the card lists."""
@@ -17,11 +16,6 @@ _TEXTS = (0, 1)
 
 _MOST_NAMES = 200
 """Columns or classes that the card lists."""
-
-
-def write_card(folder: RunFolder) -> None:
-    """Write the card of a run whose rounds are over."""
-    folder.write_bytes(layout.CARD, card(load_run(folder.path)).encode())
 
 
 def card(run: Run) -> str:

@@ -113,11 +113,6 @@ class ModelFacts:
         return self.words
 
     @property
-    def standardisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Mean and standard deviation of each channel, as networks take them."""
-        return (self.mean, self.std) if self.is_image else ((0.0,), (1.0,))
-
-    @property
     def spec(self) -> DatasetSpec:
         """The data set, as far as it is known here, for :func:`scale_inputs`."""
         return DatasetSpec(

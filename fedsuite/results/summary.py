@@ -177,13 +177,13 @@ def _best_model(folder: Path) -> dict[str, Any]:
         If the file does not name them.
     """
     path = folder / BEST_MODEL
+    if not path.exists():
+        return {}
     try:
         _, note = read_arrays(path)
         choice = bounded(note)
         value = float(choice["value"])
         return {"round": choice["round"], "metric": choice["metric"], "value": value}
-    except FileNotFoundError:
-        return {}
     except (OSError, LookupError, TypeError, ValueError) as error:
         raise RunError(f"cannot read {path}: {error}") from error
 

@@ -14,10 +14,11 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from typing_extensions import override
 
-from fedsuite.core.errors import ConfigError, RunError, one_line
+from fedsuite.core.errors import RunError, one_line
 from fedsuite.core.keys import AUTO
 from fedsuite.core.logs import ServerLogger
 from fedsuite.core.rng import numpy_stream
+from fedsuite.core.vectors import all_finite
 from fedsuite.devices.world import World
 from fedsuite.messages.array_records import own_record, to_arrays, to_record
 from fedsuite.messages.compression import DOWN, UP
@@ -39,7 +40,6 @@ from fedsuite.rounds.exchange_layer import ExchangeLayer
 from fedsuite.rounds.fedvarp import UpdateMemory
 from fedsuite.rounds.first_exchange import FirstExchanges
 from fedsuite.rounds.guard import BELIEVED, BELIEVED_COUNT, Guard, Limit
-from fedsuite.rounds.infinite_entries import InfiniteEntries, all_finite
 from fedsuite.rounds.kinds import Kind
 from fedsuite.rounds.membership import Directory, Members, sample_clients
 from fedsuite.rounds.never_negative import NeverNegative
@@ -55,7 +55,6 @@ from fedsuite.rounds.requests import (
     gathered,
     repeating,
     steering,
-    with_infinite,
 )
 from fedsuite.rounds.round_settings import COMPRESSION_KEYS, PRIVACY_KEYS, SECURE_KEYS
 from fedsuite.rounds.selection import Selection
@@ -117,15 +116,34 @@ class RoundStrategy(MethodContract):
             weights = self.log_weights if weighted else None
             self.privacy = CentralPrivacy(self, self.seed, weights)
         self._noise = () if self.privacy is None else (self.privacy,)
-        self.secure_sums = self._secure_sums()
+        self.secure_sums: tuple[Stage, ...] = ()
+        if self.secure_aggregation != "off":
+            # Its cryptography takes a while to load.
+            from fedsuite.rounds.secure_sums import SecureSums
+
+            self.secure_sums = (SecureSums(self, self.seed, self),)
         codes = any(self.codec(direction).is_on for direction in (UP, DOWN))
         self.compression: tuple[Compressed | InBfloat16, ...] = ()
         if codes:
             self.compression = (Compressed(self, self),)
         elif self.halves:
             self.compression = (InBfloat16(self.halves),)
-        self.virtual_clock = self._virtual_clock()
-        self.selector = self._selection()
+        self.virtual_clock: VirtualClock | None = None
+        if self.devices and self.num_clients:
+            names = dict(enumerate(self.site_names))
+            world = World(self.devices, self.seed, names, self.num_clients)
+            self.virtual_clock = VirtualClock(world)
+        self.selector: Selection | None = None
+        if self.selection != "uniform":
+            ratio = self.selection_ratio
+            self.selector = Selection(
+                self.selection,
+                self.seed,
+                self.selection_candidates or 2 * self.clients_per_round,
+                math.inf if isinstance(ratio, str) else ratio,
+                lambda: self.guard.sizes,
+                self.virtual_clock,
+            )
         self.first = FirstExchanges(type(self).__name__, self.NEEDS_OF_CLIENT)
         self.pending: dict[str, ReplyReader] = {}
         # Number of the run's attempt, in names of versions; 0 adds none.
@@ -141,41 +159,10 @@ class RoundStrategy(MethodContract):
         self._members = Members([], {})
         self._given = self._record = ArrayRecord()
         self._arrays: Arrays = {}
-        self._infinite: InfiniteEntries | None = None
         self._buffers: Collection[str] = ()
         self._clipped_by_flower = False
         self._begun = False
         self._start_timeout = DEFAULT_TIMEOUT
-
-    def _secure_sums(self) -> tuple[Stage, ...]:
-        """Return what turns masked replies into their sum, where a key asks for it."""
-        if self.secure_aggregation == "off":
-            return ()
-        # Its cryptography takes a while to load.
-        from fedsuite.rounds.secure_sums import SecureSums
-
-        return (SecureSums(self, self.seed, self),)
-
-    def _virtual_clock(self) -> VirtualClock | None:
-        """Return the clock of a rehearsed world, where a key names one."""
-        if not self.devices or not self.num_clients:
-            return None
-        names = dict(enumerate(self.site_names))
-        return VirtualClock(World(self.devices, self.seed, names, self.num_clients))
-
-    def _selection(self) -> Selection | None:
-        """Return what draws clients otherwise than all alike, where a key asks for it."""
-        if self.selection == "uniform":
-            return None
-        ratio = self.selection_ratio
-        return Selection(
-            self.selection,
-            self.seed,
-            self.selection_candidates or 2 * self.clients_per_round,
-            math.inf if isinstance(ratio, str) else ratio,
-            lambda: self.guard.sizes,
-            self.virtual_clock,
-        )
 
     @override
     def heed(self) -> None:
@@ -265,11 +252,10 @@ class RoundStrategy(MethodContract):
         seconds = self.exchange_timeout
         seconds = self._start_timeout if seconds is None else seconds
         replies = self._grid.send_and_receive(messages, timeout=seconds)
-        for reply in self.passed(reader, replies, TRAIN):
+        passed = self.passed(reader, replies, TRAIN)
+        for reply in passed if self.virtual_clock is None else self._timed(passed):
             good += 1
             yield reply
-        if self.virtual_clock is not None:
-            self.virtual_clock.end_exchange()
         report.bytes_up += reader.bytes_up
         tell_replies(exchange.message_type, good, len(exchange.client_ids))
         self.judge_first(reader)
@@ -332,9 +318,14 @@ class RoundStrategy(MethodContract):
         self, reader: ReplyReader, messages: Iterable[Message]
     ) -> Iterator[ClientReply]:
         """Return the replies that the round's aggregation is of, in client order."""
-        yield from self.passed(reader, messages, TRAIN)
-        if self.virtual_clock is not None:
-            self.virtual_clock.end_exchange()
+        replies = self.passed(reader, messages, TRAIN)
+        return replies if self.virtual_clock is None else self._timed(replies)
+
+    def _timed(self, replies: Iterator[ClientReply]) -> Iterator[ClientReply]:
+        """Yield replies, and let the virtual time of their exchange pass."""
+        yield from replies
+        assert self.virtual_clock is not None
+        self.virtual_clock.end_exchange()
 
     def num_asked(self, reader: ReplyReader) -> int:
         """Return how many clients were asked for the replies that were delivered."""
@@ -456,8 +447,6 @@ class RoundStrategy(MethodContract):
                 # One at a time: on the local engine each client trains now.
                 for delivered in self.delivered(reader, replies):
                     for reply in through(counting, delivered):
-                        if self._infinite is not None:
-                            self._infinite.note(reply.infinite)
                         take(reply)
                 for place, stage in enumerate(counting, 1):
                     for held in stage.rest():
@@ -538,11 +527,14 @@ class RoundStrategy(MethodContract):
             )
         if arrays is not self._given:
             self._given, self._record = arrays, own_record(arrays)
-            whole = to_arrays(self._record)
-            self._arrays, self._infinite = whole, None
-            if not all(map(all_finite, whole.values())):
-                self._infinite = InfiniteEntries(whole)
-                self._arrays = self._infinite.without(whole)
+            self._arrays = to_arrays(self._record)
+            for name, array in self._arrays.items():
+                if not all_finite(array):
+                    raise RunError(
+                        f"array {name} of the model that is sent holds NaN or infinity: "
+                        "give another value where there is none, such as 0, or -1e9 in a "
+                        "mask"
+                    )
 
     def _no_model_for_new(self) -> str:
         """Return why a client that never trains has no model; empty if it has one."""
@@ -601,15 +593,9 @@ class RoundStrategy(MethodContract):
         # Of fedsuite's own clients a loss that is no number is a model that diverged.
         diverged = {"loss"} if phase == EVALUATE and self._members.hosted else set()
         steered = steering(self) if phase == TRAIN else diverged
-        exchange = completed(self, exchange, self.server_round, steered, self._infinite)
+        exchange = completed(self, exchange, self.server_round, steered)
         sent = exchange
         for stage in self.compression:
-            if self._infinite is not None:
-                raise ConfigError(
-                    "the model holds infinite entries, which no coded change and no "
-                    "bfloat16 array can: leave compress-up and compress-down out, or build "
-                    "it in float32"
-                )
             exchange = stage.announced(exchange)
             sent = stage.sent(exchange)
         if self.virtual_clock is not None and sent is not exchange:
@@ -622,7 +608,7 @@ class RoundStrategy(MethodContract):
             self.start_versions = dict(self.client_versions)
         keys = self.record_keys()
         messages = build_messages(
-            sent if self._infinite is None else with_infinite(sent, self._infinite),
+            sent,
             members,
             self.wire,
             group_id,
@@ -693,9 +679,8 @@ class RoundStrategy(MethodContract):
         if new is None:
             self.discarded()
             return None
-        whole = new if self._infinite is None else self._infinite.of_new_model(new)
-        self.counted(whole)
-        return whole
+        self.counted(new)
+        return new
 
     # ------------------------------------------------------------------------------- tell
 
@@ -722,12 +707,6 @@ class RoundStrategy(MethodContract):
         logger.warning("round %d: %s", self.server_round, story)
         self.restore_states(kept.states)
         self.round_metrics["went_back_to"] = float(kept.server_round)
-
-    def end_round(self) -> None:
-        """Tell the virtual time at which a round ends, where there is such a clock."""
-        if self.virtual_clock is not None:
-            self.virtual_clock.end_round()
-            self.round_metrics["virtual_seconds"] = self.virtual_clock.now
 
     def time_is_up(self) -> str:
         """Return why no virtual time is left for another round; empty if there is some."""

@@ -356,7 +356,7 @@ class RoundSettings(Declared):
 
         Infinite for a method without :func:`share_ratio_key`, which claims do not weigh.
         """
-        ratio = getattr(self, "max_share_ratio", "off")
+        ratio = vars(self).get("max_share_ratio", "off")
         return math.inf if isinstance(ratio, str) else ratio
 
 

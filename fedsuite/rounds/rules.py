@@ -118,15 +118,58 @@ _NOT_UNDER_NOISE: tuple[tuple[tuple[str, ...], tuple[Value, ...], str], ...] = (
 """Keys that break the promise of an epsilon, but for some values, and why."""
 
 
+_OF_NOISE = tuple(
+    Rule(
+        (key, asked),
+        (Unless(asked, 0.0), *(Unless(key, value) for value in allowed)),
+        why,
+        _ONE_OF_THEM,
+    )
+    for asked in (NOISE, TARGET)
+    for keys, allowed, why in _NOT_UNDER_NOISE
+    for key in keys
+)
+
+_OF_COMPRESSION = (
+    Rule(
+        (UP, SECURE),
+        (Unless(UP, "none"), Unless(SECURE, "off")),
+        "a sum is of whole numbers, whose size is {quantisation-bits}",
+        _ONE_OF_THEM,
+    ),
+    *(
+        Rule(
+            (DOWN, other),
+            (Unless(DOWN, "none"), Unless(other, usual)),
+            "what it makes of the model is another than the step that was coded",
+            _ONE_OF_THEM,
+        )
+        for other, usual in (
+            ("coefficient-period", 1),
+            ("decomposition-average", "factors"),
+            ("lora-average", "factors"),
+        )
+    ),
+    Rule(
+        ("compress-bits",),
+        (lambda values: 16 < values["compress-bits"] < 32,),
+        "16 bits are the most beside 32",
+        "set 2 to 16, or 32",
+    ),
+)
+
+
 def rules_of(method: "type[MethodDeclaration]") -> tuple[Rule, ...]:
     """Return the rules of all keys of the rounds, for a method."""
     return (
         *_OF_ROUNDS,
         *_of_replies(method),
         *_of_noise(method),
+        *_OF_NOISE,
         *_of_decomposition(method),
         *rules_of_secure_sums(method),
         *_of_compression(method),
+        *_OF_COMPRESSION,
     )
 
 
@@ -218,10 +261,6 @@ def _of_noise(method: "type[MethodDeclaration]") -> Iterator[Rule]:
                 "a weight would depend on all clients' replies, which no cap bounds",
                 f"set {{{key}}} = {needed!r}",
             )
-        for keys, allowed, why in _NOT_UNDER_NOISE:
-            for key in keys:
-                breaks = (Unless(key, value) for value in allowed)
-                yield Rule((key, asked), (on, *breaks), why, _ONE_OF_THEM)
     if release.kind == "mean":
         yield Rule(
             ("dp-max-weight", "method"),
@@ -233,36 +272,15 @@ def _of_noise(method: "type[MethodDeclaration]") -> Iterator[Rule]:
 
 
 def _of_compression(method: "type[MethodDeclaration]") -> Iterator[Rule]:
-    """Yield what compression of what travels cannot go with."""
-    for key in (UP, DOWN):
-        if method.PRIVATE_MODELS or method.takes("networks"):
+    """Yield that a method's clients have no shared model whose change could be coded."""
+    if method.PRIVATE_MODELS or method.takes("networks"):
+        for key in (UP, DOWN):
             yield Rule(
                 (key, "method"),
                 (Unless(key, "none"),),
                 "its clients do not all train one shared model and send it back",
                 "leave it out, or choose another method",
             )
-    yield Rule(
-        (UP, SECURE),
-        (Unless(UP, "none"), Unless(SECURE, "off")),
-        "a sum is of whole numbers, whose size is {quantisation-bits}",
-        _ONE_OF_THEM,
-    )
-    usual_of = {"coefficient-period": 1}
-    usual_of |= dict.fromkeys(("decomposition-average", "lora-average"), "factors")
-    for other, usual in usual_of.items():
-        yield Rule(
-            (DOWN, other),
-            (Unless(DOWN, "none"), Unless(other, usual)),
-            "what it makes of the model is another than the step that was coded",
-            _ONE_OF_THEM,
-        )
-    yield Rule(
-        ("compress-bits",),
-        (lambda values: 16 < values["compress-bits"] < 32,),
-        "16 bits are the most beside 32",
-        "set 2 to 16, or 32",
-    )
 
 
 def _of_decomposition(method: "type[MethodDeclaration]") -> Iterator[Rule]:

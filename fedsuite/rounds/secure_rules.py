@@ -92,6 +92,63 @@ _SINGLE: tuple[tuple[str, tuple[Value, ...], str], ...] = (
 """Keys that need single updates but for some values, and why."""
 
 
+def _asked(values: Values) -> int:
+    return int(values["clients-per-round"] or values["num-clients"] or 0)
+
+
+def _wrong_threshold(values: Values) -> str:
+    from fedsuite.messages.secure_sums import least_threshold, threshold_refusal
+
+    count, threshold = _asked(values), int(values[THRESHOLD])
+    if not count or least_threshold(count) <= threshold <= count:
+        return ""
+    return threshold_refusal(threshold, count)
+
+
+_OF_ALL_METHODS = (
+    *(
+        Rule(
+            (name, SECURE),
+            (_ON, *(Unless(name, value) for value in allowed)),
+            reason,
+            "leave one of them out",
+        )
+        for name, allowed, reason in _SINGLE
+    ),
+    Rule(
+        ("suspect-rounds", SECURE),
+        (_ON,),
+        "no single update is seen to be suspected",
+        "leave it out",
+        idle=True,
+    ),
+    Rule(
+        (SECURE, "clients-per-round", "num-clients"),
+        (_ON, lambda values: 0 < _asked(values) < 3),
+        "a sum of fewer than 3 clients shows what single ones sent",
+        "take more clients",
+    ),
+    Rule(
+        (THRESHOLD, "clients-per-round", "num-clients", SECURE),
+        (_ON, Unless(THRESHOLD, 0), lambda values: bool(_wrong_threshold(values))),
+        _wrong_threshold,
+        "set another, or 0",
+    ),
+    Rule(
+        ("quantisation-bits", SECURE),
+        (_ON, Unless("quantisation-bits", 16), Unless("quantisation-bits", 32)),
+        "numbers travel as whole bytes",
+        "set 16 or 32",
+    ),
+    Rule(
+        ("workers", SECURE),
+        (With(SECURE, MASKED), Unless("workers", 1)),
+        "a client's secrets stay in one process",
+        "set 1, or {secure-aggregation} = 'unmasked' for the same sums",
+    ),
+)
+
+
 def rules_of_secure_sums(method: "type[MethodDeclaration]") -> Iterator[Rule]:
     """Yield what secure sums cannot go with, for a method."""
     if why := why_not_summed(method):
@@ -101,36 +158,8 @@ def rules_of_secure_sums(method: "type[MethodDeclaration]") -> Iterator[Rule]:
             f"{why}, and the server would see their sum alone",
             "leave it out, or choose another method, such as fedavg",
         )
-    for name, allowed, reason in _SINGLE:
-        breaks = (Unless(name, value) for value in allowed)
-        yield Rule((name, SECURE), (_ON, *breaks), reason, "leave one of them out")
+    yield from _OF_ALL_METHODS
     yield from _rules_of_weights(method.summed() or Summed())
-    yield Rule(
-        ("suspect-rounds", SECURE),
-        (_ON,),
-        "no single update is seen to be suspected",
-        "leave it out",
-        idle=True,
-    )
-    asked = ("clients-per-round", "num-clients")
-    yield Rule(
-        (SECURE, *asked),
-        (_ON, lambda values: 0 < _asked(values) < 3),
-        "a sum of fewer than 3 clients shows what single ones sent",
-        "take more clients",
-    )
-    yield Rule(
-        (THRESHOLD, *asked, SECURE),
-        (_ON, Unless(THRESHOLD, 0), lambda values: bool(_wrong_threshold(values))),
-        _wrong_threshold,
-        "set another, or 0",
-    )
-    yield Rule(
-        ("quantisation-bits", SECURE),
-        (_ON, Unless("quantisation-bits", 16), Unless("quantisation-bits", 32)),
-        "numbers travel as whole bytes",
-        "set 16 or 32",
-    )
 
 
 def _rules_of_weights(how: Summed) -> Iterator[Rule]:
@@ -163,26 +192,3 @@ def _too_steep(how: Summed, values: Values) -> str:
     bound = float(values[how.most_loss] or math.inf) if how.most_loss else math.inf
     rate, most = rate_of(how, values), min(float(values["most-loss"]), bound)
     return steep_refusal(rate, most) if abs(rate) * most > STEEPEST else ""
-
-
-def rules_of_workers() -> Iterator[Rule]:
-    """Yield what the local engine cannot do."""
-    yield Rule(
-        ("workers", SECURE),
-        (With(SECURE, "masked"), Unless("workers", 1)),
-        "a client's secrets stay in one process",
-        "set 1, or {secure-aggregation} = 'unmasked' for the same sums",
-    )
-
-
-def _asked(values: Values) -> int:
-    return int(values["clients-per-round"] or values["num-clients"] or 0)
-
-
-def _wrong_threshold(values: Values) -> str:
-    from fedsuite.messages.secure_sums import least_threshold, threshold_refusal
-
-    count, threshold = _asked(values), int(values[THRESHOLD])
-    if not count or least_threshold(count) <= threshold <= count:
-        return ""
-    return threshold_refusal(threshold, count)

@@ -148,7 +148,9 @@ def _run_round(
         tell("\t└──> Aggregated MetricRecord: %s", metrics)
         result.train_metrics_clientapp[server_round] = metrics
     strategy.finish_round()
-    strategy.end_round()
+    if (clock := strategy.virtual_clock) is not None:
+        clock.end_round()
+        strategy.round_metrics["virtual_seconds"] = clock.now
     trained_wall, trained_cpu = time.monotonic(), time.process_time()
     config = configs[EVALUATE]
     asked = strategy.configure_evaluate(server_round, state.arrays, config, grid)

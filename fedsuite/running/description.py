@@ -30,11 +30,10 @@ def run_facts(
 def device_words(experiment: Experiment) -> str:
     """Return the device that clients train on, as far as the server can know it."""
     name = experiment.group(RunSettings).device
-    engine = experiment["engine"]
-    if engine == "local":
+    if experiment["engine"] == "local":
         device = resolve_device(name)
         return str(device) if device.type == "cpu" else _gpu_words(device)
-    here = engine == "ray" and experiment["ray-address"] in ("", AUTO)
+    here = experiment["engine"] == "ray"
     if name == AUTO and here and not torch.cuda.is_available():
         return "cpu"
     return "each client's own" if name == AUTO else name

@@ -71,8 +71,6 @@ def start_from(experiment: Experiment, drawn: Arrays, at_home: Arrays) -> Initia
         or clients would not have what it holds.
     """
     chosen = str(experiment[KEY])
-    if not chosen:
-        return InitialModel(drawn)
     values = {KEY: chosen, "method": experiment["method"]}
     if reason := no_global_model(experiment):
         raise Refused(values, reason, "leave it out")

@@ -56,7 +56,6 @@ from fedsuite.results.layout import (
     RUN_FOLDER,
     read_manifest,
 )
-from fedsuite.results.model_card import write_card
 from fedsuite.results.model_facts import ModelFacts
 from fedsuite.results.summary import tell_summary, write_summary
 from fedsuite.results.writer import CHECKPOINTS, RunFolder
@@ -80,7 +79,6 @@ from fedsuite.running.worker import experiment_run_name
 from fedsuite.strategies.decomposition.filter_decomposition import FilterDecomposition
 from fedsuite.strategies.decomposition.lora_average import LoraAverage
 from fedsuite.training.app import source_hash
-from fedsuite.workarounds.lost_actors import lost_actors_replaced
 from fedsuite.workarounds.packed_grid import grid_for
 
 RUNS_VARIABLE = "FEDSUITE_RUNS"
@@ -112,8 +110,7 @@ def main(grid: Grid, context: Context) -> None:
         if experiment.group(DataSettings).only_statistics:
             ask_for_statistics(experiment, grid_for(grid), folder)
             return
-        with lost_actors_replaced(grid):
-            run_experiment(experiment, grid_for(grid), folder, flwr_run_id=context.run_id)
+        run_experiment(experiment, grid_for(grid), folder, flwr_run_id=context.run_id)
     except FedsuiteError as error:
         # Flower logs a traceback; this line is for people.
         write_line(f"fedsuite: error: {error}")
@@ -192,9 +189,9 @@ def _run_experiment(
     torch.set_num_threads(run.threads)
     goes_on = run.resume or _is_retry(folder, flwr_run_id)
     data = federated_data(experiment)
-    settings_of_clients(
-        run.client_settings, dict(enumerate(data.client_names)), experiment.num_clients
-    )
+    if run.client_settings:
+        names = dict(enumerate(data.client_names))
+        settings_of_clients(run.client_settings, names, experiment.num_clients)
     model = network_model(experiment, data)
     parts = server_parts(experiment, data, model)
     strategy = build_strategy(experiment, parts)
@@ -251,8 +248,6 @@ def _run_experiment(
             final.write(result.arrays)
             with harmless("summary", write):
                 write_summary(run_folder)
-            with harmless("model card", write):
-                write_card(run_folder)
             # The folder is whole, and the trackers hear of a failed run.
             if reason := untrained(folder):
                 raise RunError(reason)
@@ -439,7 +434,9 @@ def _start(
     if folder is not None and list_checkpoints(folder / CHECKPOINTS):
         # The model to start from has done its part.
         return InitialModel(drawn)
-    start = start_from(experiment, drawn, at_home)
+    start = InitialModel(drawn)
+    if experiment[KEY]:
+        start = start_from(experiment, drawn, at_home)
     if folder is not None:
         before = str(read_manifest(folder).get(INITIAL_MODEL) or "")
         if before != start.fingerprint:

@@ -14,6 +14,7 @@ from fedsuite.data.rows import Rows
 from fedsuite.experiment.data_and_models import network_model
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.run_settings import RunSettings
+from fedsuite.messages.decomposition import server_takes_part
 from fedsuite.messages.records import Arrays
 from fedsuite.models import count_parameters
 from fedsuite.models.arrays import bfloat16_names, buffer_names, model_arrays
@@ -23,7 +24,6 @@ from fedsuite.models.groups import ParameterGroups, parameter_groups
 from fedsuite.models.server_networks import ServerNetworks
 from fedsuite.models.travelling import names_at_home, without
 from fedsuite.rounds.strategy import FederatedStrategy
-from fedsuite.running.one_row import refuse_one_row
 from fedsuite.running.server_validation import ServerValidation
 from fedsuite.training.loop import resolve_device
 
@@ -96,11 +96,14 @@ def server_parts(
         would have no effect.
     """
     _check_feature_term(experiment, data, model)
-    refuse_one_row(experiment, data, partial(_networks, experiment, data, model))
-    networks = server_networks(experiment, data)
+    takes = experiment.strategy.takes
+    networks = None
+    if experiment["client-models"] or takes("networks"):
+        networks = server_networks(experiment, data)
+    divides = takes("groups") or server_takes_part(experiment.values)
     return ServerParts(
-        parameter_groups(model),
-        server_validation(experiment, data, model),
+        parameter_groups(model) if divides else None,
+        server_validation(experiment, data, model) if takes("validation") else None,
         networks,
         public_data(experiment, data),
         data.num_classes,
@@ -165,16 +168,14 @@ def arrays_at_home(model: nn.Module) -> Arrays:
     return model_arrays(model, at_home) if at_home else {}
 
 
-def server_networks(experiment: Experiment, data: FederatedData) -> ServerNetworks | None:
-    """Return the clients' networks; None for one shared network that no method takes.
+def server_networks(experiment: Experiment, data: FederatedData) -> ServerNetworks:
+    """Return the clients' networks.
 
     Raises
     ------
     ConfigError
         If a network cannot take the data.
     """
-    if not experiment["client-models"] and not experiment.strategy.takes("networks"):
-        return None
     networks = experiment_networks(experiment.values)
     build = partial(network_model, experiment, data)
     models = [build(index) for index in range(len(networks.distinct))]
@@ -192,23 +193,20 @@ def server_networks(experiment: Experiment, data: FederatedData) -> ServerNetwor
         initial=tuple(model_arrays(model) for model in models),
         num_parameters=tuple(count_parameters(model) for model in models),
         build=build,
-        standardisation=data.standardisation,
         buffers=frozenset().union(joined, *own) - trained,
     )
 
 
 def server_validation(
     experiment: Experiment, data: FederatedData, model: nn.Module
-) -> ServerValidation | None:
-    """Return the method's scorer of models on the server; None if it takes none.
+) -> ServerValidation:
+    """Return the method's scorer of models on the server.
 
     Raises
     ------
     ConfigError
-        If the method takes a scorer and no rows are held out.
+        If no rows are held out.
     """
-    if not experiment.strategy.takes("validation"):
-        return None
     split = data.validation_set()
     if not len(split):
         raise ConfigError(

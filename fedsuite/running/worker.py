@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from flwr.app import Context
@@ -15,12 +15,12 @@ from flwr.clientapp import ClientApp
 from fedsuite.clients import load_client
 from fedsuite.clients.decomposition.filter_decomposition import DecomposedClient
 from fedsuite.core.column_scaling import ColumnScaling
-from fedsuite.core.errors import ConfigError, Refused, RunError
+from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.core.keys import AUTO
 from fedsuite.core.least_recent import LeastRecent
 from fedsuite.core.logs import write_line
 from fedsuite.core.registry import METHODS
-from fedsuite.data import ClientData, DataSettings, FederatedData, Split
+from fedsuite.data import ClientData, DataSettings, Split
 from fedsuite.data.columns import fingerprint
 from fedsuite.data.site import Site
 from fedsuite.data.site_federation import SiteFederation
@@ -60,12 +60,10 @@ from fedsuite.training.fault_plan import FaultPlan, PlannedClient
 from fedsuite.training.loop import TrainingOptions, resolve_device
 from fedsuite.training.new_client import NewClient
 from fedsuite.training.scoring import Scoring, WholeTest
-from fedsuite.training.self_regularisation import LSROptions, SelfRegularisation
 from fedsuite.training.spill import SpillingMemory
 from fedsuite.training.store import ClientStore, FileStore, MemoryStore
 from fedsuite.training.told import told_of
 from fedsuite.training.upload_noise import UploadNoise
-from fedsuite.training.vision_transforms import check_augmentation
 
 logger = logging.getLogger(__name__)
 
@@ -134,10 +132,9 @@ class Worker:
         self._networks = experiment_networks(experiment.values)
         self._residents: dict[int, _Resident] = {}
         rows = experiment.group(DataSettings)
-        self._training = training = experiment.group(
+        self._training = experiment.group(
             TrainingOptions, task=rows.task_name, interval_ends=rows.interval_ends
         )
-        check_augmentation(training.torchvision_augmentation, self._data.input_shape)
         public = self._data.public_set()
         self._public = public.features.to(self._device) if len(public) else None
         self._privacy = experiment.group(UploadNoise)
@@ -146,14 +143,12 @@ class Worker:
             AttackPlan, seed=experiment.seed, num_clients=experiment.num_clients
         )
         self._liars = self._attack.liars()
-        self._own = settings_of_clients(
-            run.client_settings,
-            dict(enumerate(self._data.client_names)),
-            experiment.num_clients,
-        )
-        self._self_regularisation = _self_regularisation(
-            experiment.group(LSROptions), self._data
-        )
+        self._own: dict[int, dict[str, Any]] = {}
+        if run.client_settings:
+            names = dict(enumerate(self._data.client_names))
+            self._own = settings_of_clients(
+                run.client_settings, names, experiment.num_clients
+            )
         self._scoring = self._make_scoring(run.num_rounds)
         decomposed = clients_take_part(experiment.values)
         # The base's constructor copies nothing from the model.
@@ -199,14 +194,11 @@ class Worker:
             client_id=client_id,
             seed=self._seed,
             store=self._compartment or self._store,
-            self_regularisation=self._self_regularisation,
             privacy=self._privacy,
             scoring=self._scoring,
             public=self._public,
-            standardisation=self._data.standardisation,
         )
-        if self._experiment["sites"] and len(train) == 1:
-            # Of other clients the server knows how many rows they have, and says so.
+        if len(train) == 1:
             reason = one_row_failure(client.model, client.train_data.features)
             if reason:
                 logger.warning(
@@ -409,21 +401,6 @@ def state_folder(experiment: Experiment, run_name: str) -> Path:
         default = Path.home() / ".fedsuite" / "state"
         root = os.environ.get(STATE_VARIABLE, str(default))
     return Path(root) / run_name
-
-
-def _self_regularisation(
-    options: LSROptions, data: FederatedData
-) -> SelfRegularisation | None:
-    """Return local self-regularisation on the data's scaling; None if it is off."""
-    if options.lsr_gamma == 0:
-        return None
-    if not data.spec.is_image:
-        raise Refused(
-            {"lsr-gamma": options.lsr_gamma, "dataset": data.spec.name},
-            "it takes random views of images, and there are none",
-            "set 0",
-        )
-    return SelfRegularisation(options, *data.standardisation)
 
 
 def memory_store(experiment: Experiment, folder: Path) -> MemoryStore:

@@ -38,8 +38,8 @@ from fedsuite.messages.records import (
 )
 from fedsuite.messages.versions import exchange_of
 from fedsuite.models.arrays import load_arrays, model_arrays
-from fedsuite.models.shapes import PIXELS, Standardisation
 from fedsuite.models.travelling import names_at_home, without
+from fedsuite.training.augmentation import crop_and_flip
 from fedsuite.training.evaluation import mean_loss, model_scores
 from fedsuite.training.extra_losses import decorrelated, loss_on
 from fedsuite.training.loop import (
@@ -54,12 +54,10 @@ from fedsuite.training.loop import (
 )
 from fedsuite.training.losses import LossFunction, count_targets
 from fedsuite.training.scoring import Scoring, prefixed
-from fedsuite.training.self_regularisation import SelfRegularisation
 from fedsuite.training.sent import OF_ANY_METHOD, may_send, refuse_undeclared
 from fedsuite.training.store import ClientStore, MemoryStore
 from fedsuite.training.told import told_of
 from fedsuite.training.upload_noise import UploadNoise, privatise
-from fedsuite.training.vision_transforms import image_changes
 
 _IDENTITY = nn.Identity()
 
@@ -83,8 +81,6 @@ class FederatedClient(NumPyClient):
         Name the client's random streams.
     store
         Keeps what must survive between rounds.
-    self_regularisation
-        Replaces the loss of ``training`` in the hook ``loss`` by LSR's; None keeps it.
     privacy
         Clipping and noise of what leaves the client; off unless given.
     scoring
@@ -92,8 +88,6 @@ class FederatedClient(NumPyClient):
     public
         Public inputs without labels, on the model's device, read-only, the same for all
         clients. None where there are none.
-    standardisation
-        Mean and standard deviation of each channel that images were scaled with.
     """
 
     ACTIONS: ClassVar[Mapping[str, str]] = {TRAIN: "on_train", EVALUATE: "on_evaluate"}
@@ -129,11 +123,9 @@ class FederatedClient(NumPyClient):
         client_id: int = 0,
         seed: int = 0,
         store: ClientStore | None = None,
-        self_regularisation: SelfRegularisation | None = None,
         privacy: UploadNoise | None = None,
         scoring: Scoring | None = None,
         public: Tensor | None = None,
-        standardisation: Standardisation = PIXELS,
     ) -> None:
         self.model = model
         self.train_data = train
@@ -149,13 +141,10 @@ class FederatedClient(NumPyClient):
         self.client_id = client_id
         self.seed = seed
         self.store = store if store is not None else MemoryStore()
-        self.self_regularisation = self_regularisation
         self.privacy = privacy or UploadNoise()
         self.scoring = scoring or Scoring()
         self.public = public
-        self.standardisation = standardisation
         self.heard: Mapping[str, ConfigValue] = {}
-        self._views: tuple[int, torch.Generator] | None = None
 
     def answer(self, request: Request) -> Reply:
         """Answer a request, and protect what leaves."""
@@ -174,9 +163,11 @@ class FederatedClient(NumPyClient):
                 "strategy that belongs to it"
             )
         self.heard = request.config
-        more = self.scoring.received(self.model, request, self.train_data, self._plain_loss)
+        scoring, more = self.scoring, dict[str, MetricValue]()
+        if scoring.score_training_data:
+            more = scoring.received(self.model, request, self.train_data, self._plain_loss)
         reply: Reply = getattr(self, action)(request)
-        scored = self.scoring.scores_trained(request.server_round)
+        scored = scoring.score_trained and scoring.is_scored(request.server_round)
         if scored and request.message_type == self.TRAINED_BY:
             more = prefixed("trained", self.evaluation().metrics)
         heard = {n: request.config[n] for n in told_of(type(self)) if n in request.config}
@@ -218,16 +209,11 @@ class FederatedClient(NumPyClient):
         return deepcopy(self.evaluated(request)).eval()
 
     def loss(self, model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
-        """Return the mean loss of a mini-batch: the options' loss, or LSR's if that is on.
+        """Return the mean loss of a mini-batch, that of the options.
 
-        Overrides build on ``super().loss``. Only :meth:`train_locally` and
-        :meth:`layer_stream` give LSR its views.
+        Overrides build on ``super().loss``.
         """
-        if self.self_regularisation is None:
-            return self._plain_loss(model, features, labels)
-        if self._views is None:
-            raise RuntimeError("loss() with LSR is for use inside layer_stream()")
-        return self.self_regularisation.loss(model, features, labels, *self._views)
+        return self._plain_loss(model, features, labels)
 
     def before_step(self, model: nn.Module) -> None:
         """Correct the gradients in place, between backward pass and step."""
@@ -249,9 +235,9 @@ class FederatedClient(NumPyClient):
         return make_optimizer(self.model, training, server_round)
 
     def loss_of_logits(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the mean loss of the options from logits, without LSR.
+        """Return the mean loss of the options from logits.
 
-        For methods that refuse LSR and use a pass's logits otherwise too.
+        For methods that use a pass's logits otherwise too.
         """
         # To the loss the identity is a model that gives them.
         return self._plain_loss(_IDENTITY, logits, labels)
@@ -309,16 +295,13 @@ class FederatedClient(NumPyClient):
     ) -> LossFunction:
         """Return :meth:`known_loss`, on augmented images where the options say so."""
         loss = self.known_loss()
-        if not training.changes_images:
+        if not training.crop_and_flip:
             return loss
         keys = (self.seed, f"{purpose}-augmentation", server_round, self.client_id)
-        changed = image_changes(
-            training.crop_and_flip,
-            training.torchvision_augmentation,
-            self.standardisation,
-            torch_stream(*keys),
+        stream = torch_stream(*keys)
+        return lambda model, features, labels: loss(
+            model, crop_and_flip(features, stream), labels
         )
-        return lambda model, features, labels: loss(model, changed(features), labels)
 
     def known_loss(self) -> LossFunction:
         """Return the options' loss function where the hook ``loss`` is that, else the hook.
@@ -326,32 +309,26 @@ class FederatedClient(NumPyClient):
         :func:`~fedsuite.training.loop.run_steps` computes some known losses without
         autograd. FedDecorr's term comes on top of either.
         """
-        plain = self.self_regularisation is None and not overrides(self, "loss")
-        loss = self._plain_loss if plain else self.loss
+        loss = self.loss if overrides(self, "loss") else self._plain_loss
         weight = self.training.decorrelation_weight
         return decorrelated(loss, weight) if weight else loss
 
     @contextmanager
     def layer_stream(self, purpose: str, server_round: int) -> Iterator[None]:
-        """Give layers such as dropout, and the views of LSR, streams of their own.
+        """Give layers such as dropout a stream of their own.
 
         Layers draw from torch's global stream, which is put back afterwards.
         """
-        keys = (server_round, self.client_id)
-        if self.self_regularisation is not None:
-            self._views = server_round, torch_stream(self.seed, f"{purpose}-views", *keys)
         on_gpu = self.train_data.features.is_cuda
         devices = [torch.cuda.current_device()] if on_gpu else []
         with torch.random.fork_rng(devices=devices):
             # Not torch.manual_seed: it would reseed, and each time look for, every GPU.
-            seed = stream_seed(self.seed, f"{purpose}-layers", *keys)
+            keys = self.seed, f"{purpose}-layers", server_round, self.client_id
+            seed = stream_seed(*keys)
             torch.default_generator.manual_seed(seed)
             if devices:
                 torch.cuda.manual_seed(seed)
-            try:
-                yield
-            finally:
-                self._views = None
+            yield
 
     def full_loss(self, request: Request) -> float:
         """Return the mean of the hook ``loss`` over the training set, in evaluation mode.

@@ -21,7 +21,6 @@ from fedsuite.models.one_row import one_row_failure
 from fedsuite.training.dense_gradients import DenseGradients, plain_layers
 from fedsuite.training.losses import LossFunction, count_targets, cross_entropy
 from fedsuite.training.optimizers import PlainAdam, PlainSGD
-from fedsuite.training.vision_transforms import AUGMENTATIONS, NONE
 
 _GRADIENTS: WeakKeyDictionary[nn.Module, DenseGradients] = WeakKeyDictionary()
 """Memory for the gradients of networks in training, which the next training overwrites."""
@@ -88,12 +87,6 @@ class TrainingOptions(Settings):
         help="shift training images by up to 4 pixels and mirror half of them, anew each "
         "time",
     )
-    torchvision_augmentation: str = key(
-        default=NONE,
-        help="how torchvision changes training images, each by itself and anew each time, "
-        "after crop-and-flip",
-        choices=AUGMENTATIONS,
-    )
     loss: str = key(
         default=AUTO,
         help="what clients minimise; auto is the task's own, such as cross-entropy; "
@@ -143,11 +136,6 @@ class TrainingOptions(Settings):
         """Return the learning rate of a round, counted from 1."""
         decays = (server_round - 1) // self.learning_rate_decay_every
         return self.learning_rate * self.learning_rate_decay**decays
-
-    @property
-    def changes_images(self) -> bool:
-        """Whether training images are changed before each step."""
-        return self.crop_and_flip or self.torchvision_augmentation != NONE
 
     task: str = given(default=CLASSIFICATION.name, help="what models are trained for")
     interval_ends: str = given(default="", help="ends of the intervals of discrete-time")

@@ -88,10 +88,8 @@ class Scoring(Settings):
     evaluate_every: int = given(default=1, help="rounds between evaluations")
     num_rounds: int = given(default=0, help="number of the last round, always evaluated")
 
-    def scores_trained(self, server_round: int) -> bool:
-        """Return whether a round's trained models are scored."""
-        if not self.score_trained:
-            return False
+    def is_scored(self, server_round: int) -> bool:
+        """Return whether a round's models are evaluated."""
         return server_round % self.evaluate_every == 0 or server_round == self.num_rounds
 
     def received(
@@ -99,12 +97,11 @@ class Scoring(Settings):
     ) -> dict[str, MetricValue]:
         """Return the received model's mean loss over ``data``, and the number of targets.
 
-        Empty where nobody asks for it, or the message is no evaluation of a whole model.
+        Empty where the message is no evaluation of a whole model.
         Loads the model: the answer, which loads what it needs, comes after.
         """
         arrays = request.arrays.get(ARRAYS, {})
-        wanted = self.score_training_data and request.message_type == EVALUATE
-        if not wanted or set(arrays) != set(model.state_dict()):
+        if request.message_type != EVALUATE or set(arrays) != set(model.state_dict()):
             return {}
         load_arrays(model, arrays)
         return {

@@ -180,9 +180,3 @@ def test_they_are_found_in_a_wheel_and_beside_the_package(monkeypatch, tmp_path)
     assert shipped.simulations() == tmp_path / "simulations"
     (package / "simulations").mkdir()
     assert shipped.simulations() == package / "simulations"
-
-
-@pytest.mark.parametrize("flwr", ["1.39", "1.41", "1.42"])
-def test_constraints_pin_torchvision_with_its_torch(flwr):
-    lines = (ROOT / "constraints" / f"flwr-{flwr}.txt").read_text().splitlines()
-    assert {"torch==2.13.0", "torchvision==0.28.0"} <= set(lines)

@@ -10,12 +10,23 @@ import pyarrow.parquet as pq
 
 from fedsuite.core.keys import Value
 from fedsuite.data import load_federated_data
+from fedsuite.data.federated import ClientData
+from fedsuite.data.site import Site
+from fedsuite.data.site_loading import load_site_rows, scaled_rows
+from fedsuite.data.specs import DatasetSpec
 
 NAMES = ("north", "east", "south")
 DIVIDED: Mapping[str, Value] = {"dataset": "digits", "num-clients": 3}
 """The experiment whose division of digits the sites have."""
 
 PIXELS = tuple(f"p{i:02d}" for i in range(64))
+
+
+def load_site_data(
+    site: Site, spec: DatasetSpec, scaling: str, test_fraction: float
+) -> ClientData:
+    """Return a site's rows, checked, and scaled as far as the site can alone."""
+    return scaled_rows(load_site_rows(site, spec, test_fraction), spec, scaling)
 
 
 def digits_columns(client_id: int, part: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from fedsuite.core.keys import Value
 from fedsuite.data.federated import ClientData
 from fedsuite.data.site import Site
 from fedsuite.data.site_federation import federated_spec
-from fedsuite.data.site_loading import load_site_data
+from tests.data.site_files import load_site_data
 
 KEYS: dict[str, Value] = {
     "dataset": "own-pictures",

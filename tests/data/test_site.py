@@ -15,10 +15,17 @@ import torch
 from fedsuite.core.errors import ConfigError, DataError, FedsuiteError
 from fedsuite.data import DATASETS, Split, load_federated_data
 from fedsuite.data.site import Site, SiteData, site_from_config
-from fedsuite.data.site_loading import check_rows, load_site_data
+from fedsuite.data.site_loading import check_rows
 from fedsuite.data.site_parquet import read_site
 from tests.data import parquet_files
-from tests.data.site_files import DIVIDED, PIXELS, digits_columns, write, write_site
+from tests.data.site_files import (
+    DIVIDED,
+    PIXELS,
+    digits_columns,
+    load_site_data,
+    write,
+    write_site,
+)
 
 DIGITS = DATASETS["digits"]
 TABLE = replace(

@@ -24,7 +24,6 @@ LISTED: Mapping[str, str] = {
     "public-dir": "needs a folder of images: tests/running/test_public_runs.py",
     "initial-model": "needs another run: tests/running/test_initial_model.py",
     "engine": "says where it runs: to the same bits by tests/engines",
-    "ray-address": "says where it runs: to the same bits by tests/engines",
     "workers": "says where it runs: to the same bits by tests/engines",
     "threads": "says how fast it runs; may change the last bits",
     "device": "says where it runs: tests/test_gpu.py, on a machine that has one",
@@ -114,7 +113,6 @@ OTHERS: Mapping[str, tuple[Value, ...]] = {
     "server-beta1": (0.5,),
     "test-fraction": (0.3,),
     "theta": (90.0,),
-    "torchvision-augmentation": ("rand-augment",),
     "trackers": ("tensorboard",),
     "travels": ("3.*",),
 }
@@ -227,10 +225,6 @@ ELSEWHERE: Mapping[str, str] = {
     "vocabulary-size": "of a network of words: tests/models/test_words.py",
     "embedding-width": "of a network of words: tests/models/test_words.py",
     "table-classes": "of another data set: tests/data",
-    "torchvision-model": "of networks that an extra installs: tests/models",
-    "torchvision-weights": "of networks that an extra installs: tests/models",
-    "torchvision-image-size": "of networks that an extra installs: tests/models",
-    "torchvision-augmentation": "needs what an extra installs: tests/clients",
     "decompose-stem": "refused here, for want of such a layer: tests/models",
     "decompose-1x1": "refused here, for want of such a layer: tests/models",
 }

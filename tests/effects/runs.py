@@ -34,7 +34,7 @@ SMALL: Mapping[str, Value] = {
     "report": False,
 }
 
-_NAMES_AND_TIMES = (".lock", "experiment.toml", "model-card.md")
+_NAMES_AND_TIMES = (".lock", "experiment.toml")
 
 
 def base(method: str) -> dict[str, Value]:

@@ -15,7 +15,7 @@ from fedsuite.results.layout import FORMAT, MANIFEST
 
 
 def variables_of_a_run(
-    monkeypatch: pytest.MonkeyPatch, address: str = "", **run_config: str
+    monkeypatch: pytest.MonkeyPatch, **run_config: str
 ) -> dict[str, str]:
     """Return the environment of the SuperLink and of what it starts."""
     variables: dict[str, str] = {}
@@ -24,7 +24,7 @@ def variables_of_a_run(
         variables.update(world.environment)
 
     without_programs(monkeypatch, start, lambda *_: None)
-    run_ray(run_config, num_supernodes=1, address=address)
+    run_ray(run_config, num_supernodes=1)
     return variables
 
 
@@ -38,47 +38,32 @@ def without_programs(
     monkeypatch.setattr(ray, "run_app", run_app)
 
 
-HERE_AND_ON_A_CLUSTER = pytest.mark.parametrize("address", ["", "127.0.0.1:1"])
-
-
-@HERE_AND_ON_A_CLUSTER
-def test_programs_are_told_to_spare_time(
-    monkeypatch: pytest.MonkeyPatch, address: str
-) -> None:
+def test_programs_are_told_to_spare_time(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ray._SPARING:
         monkeypatch.delenv(variable, raising=False)
-    variables = variables_of_a_run(monkeypatch, address)
+    variables = variables_of_a_run(monkeypatch)
     assert variables.items() >= ray._SPARING.items()
     # Flower's own pause is a second: no run is to start later than under it.
     assert 0.25 <= float(variables[POLL_INTERVAL]) <= 1.0
 
 
-@HERE_AND_ON_A_CLUSTER
-def test_variables_that_the_user_set_stay(
-    monkeypatch: pytest.MonkeyPatch, address: str
-) -> None:
+def test_variables_that_the_user_set_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ray._SPARING:
         monkeypatch.setenv(variable, "0.125")
-    variables = variables_of_a_run(monkeypatch, address)
+    variables = variables_of_a_run(monkeypatch)
     assert {variables[variable] for variable in ray._SPARING} == {"0.125"}
 
 
-def test_programs_here_and_actors_of_a_cluster_are_told_which_code_is_allowed(
+def test_programs_are_told_which_code_is_allowed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(ALLOWED_CODE_VARIABLE, "anything:at_all")
     allowed = {ALLOWED_CODE_VARIABLE: "my_code:Net"}
     here = variables_of_a_run(monkeypatch, model="my_code:Net")
     assert here.items() >= allowed.items() and "RAY_ADDRESS" not in here
-    there = variables_of_a_run(monkeypatch, "127.0.0.1:1", model="my_code:Net")
-    assert there["RAY_ADDRESS"] == "127.0.0.1:1"
-    job = json.loads(there["RAY_JOB_CONFIG_JSON_ENV_VAR"])
-    assert job == {"runtime_env": {"env_vars": allowed}}
 
 
-def lines_of_a_run(
-    monkeypatch: pytest.MonkeyPatch, lines: list[str], address: str = ""
-) -> list[str]:
+def lines_of_a_run(monkeypatch: pytest.MonkeyPatch, lines: list[str]) -> list[str]:
     """Return the lines that are handed on before the run is over."""
 
     def run_app(
@@ -89,7 +74,7 @@ def lines_of_a_run(
 
     heard: list[str] = []
     without_programs(monkeypatch, lambda *_: None, run_app)
-    run_ray({}, num_supernodes=1, address=address, on_line=heard.append)
+    run_ray({}, num_supernodes=1, on_line=heard.append)
     return heard
 
 
@@ -102,4 +87,3 @@ def test_a_run_whose_folder_is_complete_is_over(
     lines = ["run folder: ", "run folder: /no/where", f"run folder: {tmp_path}", "Ray ends"]
     heard = lines_of_a_run(monkeypatch, lines)
     assert heard == (lines[:3] if status == "finished" else lines)
-    assert lines_of_a_run(monkeypatch, lines, address="127.0.0.1:1") == lines

@@ -307,7 +307,6 @@ OTHER_VALUES = {
     "only-statistics": True,
     "metrics-port": 9400,
     "metrics-host": "0.0.0.0",
-    "ray-address": "auto",
 }
 """Other values of the keys that are not decisive."""
 

@@ -109,10 +109,10 @@ def test_keys_of_a_method_that_an_override_replaced_are_left_out(tmp_path):
 
 
 def test_a_sweep_may_switch_off_what_its_file_describes():
-    base = {"lsr-ramp-rounds": 40}
-    off, on = make_points(base, ["lsr-gamma=0,0.4"], range(1))
-    assert off.fingerprint == make_points({}, ["lsr-gamma=0"], range(1))[0].fingerprint
-    assert on.fingerprint != make_points({}, ["lsr-gamma=0.4"], range(1))[0].fingerprint
+    base = {"focal-gamma": 1.0}
+    off, on = make_points(base, ["loss=auto,focal"], range(1))
+    assert off.fingerprint == make_points({}, ["loss=auto"], range(1))[0].fingerprint
+    assert on.fingerprint != make_points({}, ["loss=focal"], range(1))[0].fingerprint
 
 
 def test_needs_of_keys_that_are_not_there_are_met():

@@ -1,16 +1,12 @@
 """Networks: sizes, seeds, and what is refused."""
 
-from importlib.util import find_spec
-
-import numpy as np
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional
 
 from fedsuite.core.errors import ConfigError
 from fedsuite.models import MODELS, build_model, count_parameters
-from fedsuite.models.arrays import load_arrays, named_tensors
+from fedsuite.models.arrays import named_tensors
 from fedsuite.models.model_settings import DecompositionSettings, ModelSettings
 
 SHAPES = {
@@ -41,19 +37,9 @@ SHAPES = {
     "mobilenet-v2": (3, 16, 16),
     "lstm-reddit": (10,),
     "embedding-bag": (10,),
-    "torchvision": (3, 40, 40),
 }
 OF_WORDS = ("lstm-reddit", "embedding-bag")
 CLASSIFIERS = [name for name in MODELS if name not in OF_WORDS]
-
-
-def buildable(names):
-    """Return names of networks as parameters: torchvision's is skipped without it."""
-    absent = pytest.mark.skipif(find_spec("torchvision") is None, reason="no torchvision")
-    return [
-        pytest.param(name, marks=absent) if name == "torchvision" else name
-        for name in names
-    ]
 
 
 def state(name, seed, **options):
@@ -133,7 +119,7 @@ def test_frozen_parameters_and_buffers_are_not_counted():
     assert count_parameters(model) == 8
 
 
-@pytest.mark.parametrize("name", buildable(CLASSIFIERS))
+@pytest.mark.parametrize("name", CLASSIFIERS)
 @pytest.mark.parametrize("num_classes", [2, 10])
 def test_output_has_one_logit_per_class(name, num_classes):
     model = build_model(name, SHAPES[name], num_classes, 0)
@@ -172,7 +158,7 @@ def test_resnet18_takes_digits():
     assert model(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
 
 
-@pytest.mark.parametrize("name", buildable(MODELS))
+@pytest.mark.parametrize("name", MODELS)
 def test_same_seed_same_bits(name):
     torch.manual_seed(1)
     first = state(name, seed=5)
@@ -182,7 +168,7 @@ def test_same_seed_same_bits(name):
     assert all(torch.equal(first[key], second[key]) for key in first)
 
 
-@pytest.mark.parametrize("name", buildable(MODELS))
+@pytest.mark.parametrize("name", MODELS)
 def test_arrays_come_as_the_state_dict_has_them(name):
     model = build_model(name, SHAPES[name], 10, 0)
     found, true = named_tensors(model), model.state_dict()
@@ -209,7 +195,7 @@ def test_a_hook_with_a_say_in_the_state_dict_is_asked():
     assert list(named_tensors(model)) == ["0.weight"]
 
 
-@pytest.mark.parametrize("name", buildable(MODELS))
+@pytest.mark.parametrize("name", MODELS)
 def test_other_seed_other_weights(name):
     first, second = state(name, seed=5), state(name, seed=6)
     weights = [key for key in first if first[key].ndim >= 2]
@@ -217,14 +203,14 @@ def test_other_seed_other_weights(name):
     assert not any(torch.equal(first[key], second[key]) for key in weights)
 
 
-@pytest.mark.parametrize("name", buildable(MODELS))
+@pytest.mark.parametrize("name", MODELS)
 def test_global_generator_is_untouched(name):
     before = torch.get_rng_state()
     state(name, seed=5)
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize("name", buildable(CLASSIFIERS))
+@pytest.mark.parametrize("name", CLASSIFIERS)
 def test_gradients_reach_every_parameter(name):
     model = build_model(name, SHAPES[name], 10, 0)
     inputs = torch.randn(4, *SHAPES[name], generator=torch.Generator().manual_seed(0))
@@ -346,14 +332,3 @@ def test_keys_hold_the_model_and_every_model_key():
     assert names[0] == "model"
     assert len(names) == len(set(names))
     assert keys[0].choices is MODELS
-
-
-def test_infinite_entries_of_the_module_stay_where_they_are_asked_to():
-    model = nn.Linear(1, 2, bias=False)
-    model.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
-    zero = {"mask": np.float32([7.0, 0.0]), "weight": np.ones((2, 1), np.float32)}
-    load_arrays(model, zero, keep_infinite=True)
-    assert model.mask.tolist() == [7.0, -torch.inf]
-    assert model.weight.tolist() == [[1.0], [1.0]]
-    load_arrays(model, zero)
-    assert model.mask.tolist() == [7.0, 0.0]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedsuite.models.one_row import example_rows, one_row_failure
+from fedsuite.models.one_row import one_row_failure
 
 
 class OwnStatistics(nn.Module):
@@ -99,10 +99,3 @@ def test_network_and_random_streams_stay_as_they_were(training: bool) -> None:
     assert [m.training for m in model] == [False, *[training] * 3]
     now: dict[str, Any] = model.state_dict()
     assert all(torch.equal(now[name], array) for name, array in arrays.items())
-
-
-def test_rows_of_data_that_are_elsewhere() -> None:
-    rows = example_rows((1, 2, 3), words=False)
-    assert rows.shape == (2, 1, 2, 3) and not torch.equal(rows[0], rows[1])
-    words = example_rows((5,), words=True)
-    assert words.dtype == torch.int64 and words.tolist() == [[0] * 5, [1] * 5]

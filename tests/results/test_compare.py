@@ -58,7 +58,6 @@ def test_runs_that_differ_in_seed_and_folders_are_one_group(make):
 def test_where_and_how_long_a_run_works_tells_nothing_apart(make):
     local = {
         "engine": "ray",
-        "ray_address": "elsewhere:6379",
         "workers": 2,
         "resume": True,
         "output_dir": "elsewhere",

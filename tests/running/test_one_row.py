@@ -9,12 +9,8 @@ import torch
 from torch import nn
 
 import fedsuite
-from fedsuite.core.errors import ConfigError
-from fedsuite.experiment.data_and_models import federated_data
-from fedsuite.experiment.experiment import Experiment
-from fedsuite.models.assignment import experiment_networks
+from fedsuite.core.errors import RunError
 from fedsuite.results.reader import load_run
-from fedsuite.running.one_row import refuse_one_row
 from tests.data.site_files import write
 
 
@@ -118,30 +114,10 @@ def test_a_network_that_trains_on_one_row_keeps_its_steps(tmp_path: Path) -> Non
     assert sorted(steps) == [1] * 2 + [2] * 8
 
 
-@pytest.mark.parametrize(
-    ("keys", "name"),
-    [
-        ({"batch_size": 1}, "batch-size = 1"),
-        ({"method": "fedmd", **NEEDS_PUBLIC, "public-batch-size": 1}, "public-batch-size"),
-        ({"method": "fedmd", "public-size": 1, "public-batch-size": 0}, "public-size = 1"),
-        (
-            {
-                "client_models": "linear, mobilenet-v2",
-                "method": "fedmd",
-                **NEEDS_PUBLIC,
-                "batch-size": 1,
-            },
-            "batch-size = 1",
-        ),
-    ],
-)
-def test_mini_batches_of_one_row_are_refused_before_the_start(
-    keys: dict[str, Any], name: str, tmp_path: Path
-) -> None:
-    changes = {"model": NORMED} if "client_models" not in keys else {"model": "linear"}
-    with pytest.raises(ConfigError, match=rf"^key {name}.*cannot train \(Expected more"):
-        run(tmp_path, **changes, **keys)
-    assert not (tmp_path / "run").exists()
+def test_mini_batches_of_one_row_end_the_run(tmp_path: Path) -> None:
+    words = r"all 10 clients failed alike.*batch-size = 1: the network cannot train"
+    with pytest.raises(RunError, match=words):
+        run(tmp_path, batch_size=1)
 
 
 def test_a_batch_size_of_1_is_right_for_other_networks(tmp_path: Path) -> None:
@@ -190,37 +166,12 @@ def few_rows(data_dir: Path | None, test_fraction: float) -> Any:
     return SiteData(part, part)
 
 
-def test_clients_with_one_row_are_named_at_the_start(
+def test_clients_with_one_row_say_so_and_take_no_step(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     few = {"dataset": f"{__name__}:few_rows", "batch_size": 2, "num_rounds": 1}
     with caplog.at_level(logging.WARNING):
         run(tmp_path, num_clients=6, **few)
-    told = [r.getMessage() for r in caplog.records if "they take no step" in r.getMessage()]
-    assert len(told) == 1
-    assert told[0].startswith("clients 1, 2, 3, 4, 5 have one training row, on which")
+    told = [r.getMessage() for r in caplog.records if "it takes no step" in r.getMessage()]
+    assert [words.split()[1] for words in told] == ["1", "2", "3", "4", "5"]
     assert lost(tmp_path) == []
-    with pytest.raises(ConfigError, match=r"^all clients have one training row"):
-        run(tmp_path / "all", num_clients=7, **few)
-    with caplog.at_level(logging.WARNING):
-        run(tmp_path / "other", num_clients=7, **few, model="linear")
-
-
-def test_clients_of_another_network_are_not_named(caplog: pytest.LogCaptureFixture) -> None:
-    values = {
-        "dataset": f"{__name__}:few_rows",
-        "num-clients": 6,
-        "method": "fd",
-        "client-models": "linear, mlp",
-    }
-    given = Experiment.from_values(values)
-    data = federated_data(given)
-    networks = [nn.Linear(3, 2), nn.BatchNorm1d(3)]
-    with caplog.at_level(logging.WARNING):
-        refuse_one_row(given, data, lambda: networks)
-    (told,) = [record.getMessage() for record in caplog.records]
-    of_client = experiment_networks(given.values).of_client
-    # Client 0 has two rows.
-    idle = [str(k) for k in range(1, 6) if of_client[k] == 1]
-    assert 0 < len(idle) < 5
-    assert told.startswith(f"clients {', '.join(idle)} have one training row")

@@ -92,12 +92,7 @@ def test_other_devices_get_the_label_that_is_never_right(tmp_path: Path) -> None
     assert moved.never_right == reddit.UNKNOWN
 
 
-def test_what_takes_views_of_images_is_refused(tmp_path: Path) -> None:
-    asked = experiment(tmp_path, lsr_gamma=0.4)
-    with pytest.raises(
-        ConfigError, match=r"lsr-gamma = 0\.4 cannot go with dataset = 'reddit': it takes"
-    ):
-        Worker(asked, MemoryStore())
+def test_what_needs_a_class_per_row_is_refused(tmp_path: Path) -> None:
     worker = Worker(experiment(tmp_path, method="fedpac"), MemoryStore())
     with pytest.raises(ConfigError, match="fedpac: its prototypes need one class per row"):
         worker.client(None, 0)  # type: ignore[arg-type]  # the context plays no part

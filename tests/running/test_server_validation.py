@@ -13,7 +13,7 @@ from fedsuite.experiment.data_and_models import experiment_model, federated_data
 from fedsuite.models.arrays import model_arrays
 from fedsuite.models.evaluation_mode import EVALUATION_BATCH
 from fedsuite.running.server import build_strategy
-from fedsuite.running.server_parts import ServerParts, server_validation
+from fedsuite.running.server_parts import ServerParts, server_parts, server_validation
 from fedsuite.running.server_validation import ServerValidation
 from fedsuite.strategies import FedAvg
 from tests.helpers import SOME_GROUPS, digits_experiment
@@ -129,4 +129,4 @@ def test_other_methods_get_none():
     experiment = digits_experiment(server_validation_fraction=0.25)
     data = federated_data(experiment)
     model = experiment_model(experiment, data)
-    assert server_validation(experiment, data, model) is None
+    assert server_parts(experiment, data, model).validation is None

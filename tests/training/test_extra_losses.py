@@ -108,7 +108,6 @@ def test_a_term_of_0_is_the_method_bit_for_bit() -> None:
             "balances the logits",
         ),
         ({"model": "linear", "decorrelation_weight": 0.1}, "features are inputs"),
-        ({"lsr_gamma": 0.4, "logit_calibration": 0.3}, "leave one of them out"),
     ],
 )
 def test_a_term_without_effect_is_refused(settings: dict[str, object], words: str) -> None:

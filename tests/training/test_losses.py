@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedsuite.core.errors import ConfigError
 from fedsuite.data import Split
 from fedsuite.data.specs import IGNORED
 from fedsuite.training import evaluation
@@ -214,8 +213,3 @@ def test_every_method_trains_on_the_loss_of_the_options() -> None:
     trained = other.reports[-1].train
     assert trained is not None
     assert min(evaluated.column("loss")) > 1.2 * max(trained.column("loss"))
-
-
-def test_focal_loss_and_self_regularisation_exclude_each_other() -> None:
-    with pytest.raises(ConfigError, match="'focal' cannot go with lsr-gamma"):
-        digits_experiment(loss="focal", lsr_gamma=0.4)

@@ -198,10 +198,6 @@ def test_trained_models_are_scored_in_the_rounds_that_are_evaluated(
     assert found == expected == evaluated
 
 
-def test_never_is_never() -> None:
-    assert not Scoring(num_rounds=3).scores_trained(3)
-
-
 class Counting(nn.Linear):
     calls = 0
 

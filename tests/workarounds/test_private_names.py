@@ -109,7 +109,7 @@ def test_each_private_attribute_stands_in_a_source_that_is_hashed() -> None:
         and (path.parent.name == "workarounds" or path.name == "array_records.py")
         for name in foreign_names(tree)
     }
-    assert {"_future_to_actor", "_message_id", "_src_node_id", "_data"} <= used
+    assert {"_message_id", "_src_node_id", "_data"} <= used
     assert sorted(name for name in used - {"_private"} if name not in texts) == []
 
 

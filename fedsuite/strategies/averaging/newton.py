@@ -88,13 +88,10 @@ class Newton(GatheredStrategy):
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {**OWN_RULE, **NO_MODEL_BACK}
     DEFAULTS: ClassVar[Mapping[str, Value]] = {"model": "linear"}
     FIXED: ClassVar[Mapping[str, Value]] = {
-        "lsr-gamma": 0.0,
         "decorrelation-weight": 0.0,
         "upload-noise-multiplier": 0.0,
     }
-    FIXED_REASON: ClassVar[str] = (
-        "its uploads are derivatives of the plain loss, of one view of a sample"
-    )
+    FIXED_REASON: ClassVar[str] = "its uploads are derivatives of the plain loss"
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
             ("travels", "method"),

@@ -220,7 +220,6 @@ class CFD(PublicExchange):
                 self.num_classes,
                 self.seed,
                 client_id=0,
-                standardisation=self.networks.standardisation,
                 words=not self.public.features.is_floating_point(),
                 **network.options,
             )

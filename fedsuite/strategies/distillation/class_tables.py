@@ -56,13 +56,9 @@ class ClassTables(FederatedStrategy):
     )
 
     DEFAULTS: ClassVar[Mapping[str, Value]] = COMMON
-    FIXED: ClassVar[Mapping[str, Value]] = {
-        "lsr-gamma": 0.0,
-        "upload-noise-multiplier": 0.0,
-    }
+    FIXED: ClassVar[Mapping[str, Value]] = {"upload-noise-multiplier": 0.0}
     FIXED_REASON: ClassVar[str] = (
-        "its loss looks at one view of a sample, and its uploads tell which classes a "
-        "client has, which noise cannot hide"
+        "its uploads tell which classes a client has, which noise cannot hide"
     )
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {
         **OWN_RULE,

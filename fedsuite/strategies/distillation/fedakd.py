@@ -82,8 +82,6 @@ class FedAKD(FedAvg):
     )
 
     DEFAULTS: ClassVar[dict[str, Value]] = {"optimizer": "adam", "learning-rate": 0.001}
-    FIXED: ClassVar[dict[str, Value]] = {"lsr-gamma": 0.0}
-    FIXED_REASON: ClassVar[str] = "it distils in its own way, on one view of a sample"
     NOT_LEGACY: ClassVar[str] = "a legacy NumPyClient app stores nothing between rounds"
     SCORED_MODEL: ClassVar[ScoredModel] = "private"
 

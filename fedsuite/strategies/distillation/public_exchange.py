@@ -83,8 +83,6 @@ class PublicExchange(FederatedStrategy):
     )
 
     DEFAULTS: ClassVar[Mapping[str, Value]] = DEFAULTS
-    FIXED: ClassVar[Mapping[str, Value]] = {"lsr-gamma": 0.0}
-    FIXED_REASON: ClassVar[str] = "it distils in its own way, on one view of a sample"
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {
         **OWN_RULE,
         **NO_COMMON_STEP,

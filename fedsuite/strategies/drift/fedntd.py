@@ -8,10 +8,9 @@ are the model's logits and g those of the received model, both without the logit
 class. The server averages as FedAvg does. Deviations: none.
 """
 
-from collections.abc import Mapping
 from typing import ClassVar
 
-from fedsuite.method import TRAIN, Between, ClientNeeds, Value, key
+from fedsuite.method import TRAIN, Between, ClientNeeds, key
 from fedsuite.strategies.averaging.fedavg import FedAvg
 
 
@@ -21,8 +20,6 @@ class FedNTD(FedAvg):
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "FedNTDClient", "distils the received model on the other classes"
     )
-    FIXED: ClassVar[Mapping[str, Value]] = {"lsr-gamma": 0.0}
-    FIXED_REASON: ClassVar[str] = "it distils in its own way, on one view of a sample"
 
     fedntd_weight: float = key(
         default=1.0,

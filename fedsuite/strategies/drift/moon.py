@@ -19,10 +19,9 @@ the authors' code (QinbinLi/MOON) each client begins with random parameters of i
 that the first round has a contrast too; PFLlib has one initial model, as here.
 """
 
-from collections.abc import Mapping
 from typing import ClassVar
 
-from fedsuite.method import TRAIN, Between, ClientNeeds, Unless, Value, key
+from fedsuite.method import TRAIN, Between, ClientNeeds, Unless, key
 from fedsuite.strategies.averaging.fedavg import FedAvg
 
 
@@ -35,8 +34,6 @@ class MOON(FedAvg):
     )
     NOT_LEGACY: ClassVar[str] = "a legacy NumPyClient app stores nothing between rounds"
     FEATURE_WEIGHT: ClassVar[str] = "moon-weight"
-    FIXED: ClassVar[Mapping[str, Value]] = {"lsr-gamma": 0.0}
-    FIXED_REASON: ClassVar[str] = "it contrasts the features of one view of a sample"
 
     moon_weight: float = key(
         default=5.0,

@@ -44,14 +44,11 @@ class FedEM(SeveralModels):
     )
     FIXED: ClassVar[Mapping[str, Value]] = {
         **SeveralModels.FIXED,
-        "lsr-gamma": 0.0,
         "loss": "auto",
         "class-weights": "",
         "logit-calibration": 0.0,
     }
-    FIXED_REASON: ClassVar[str] = (
-        "it weighs the cross-entropies of one view of a sample, for several models"
-    )
+    FIXED_REASON: ClassVar[str] = "it weighs the cross-entropies of several models"
 
     fedem_models: int = key(
         default=3, help="models; 1 is FedAvg", minimum=1, search=OneOf(2, 3, 4)

@@ -32,5 +32,5 @@ class FedRoD(FedAvg):
     NOT_LEGACY: ClassVar[str] = "a legacy NumPyClient app stores nothing between rounds"
     PRIVACY: ClassVar[Release] = UNARGUED
     SCORED_MODEL: ClassVar[ScoredModel] = "private"
-    FIXED: ClassVar[Mapping[str, Value]] = {"lsr-gamma": 0.0, "logit-calibration": 0.0}
-    FIXED_REASON: ClassVar[str] = "it balances the logits of one view of a sample itself"
+    FIXED: ClassVar[Mapping[str, Value]] = {"logit-calibration": 0.0}
+    FIXED_REASON: ClassVar[str] = "it balances the logits itself"

@@ -24,10 +24,9 @@ loss moves both models, and gradients are clipped to a norm of 10, for which the
 ``clip-gradient-norm``.
 """
 
-from collections.abc import Mapping
 from typing import ClassVar
 
-from fedsuite.method import TRAIN, ClientNeeds, OneOf, ScoredModel, Value, key
+from fedsuite.method import TRAIN, ClientNeeds, OneOf, ScoredModel, key
 from fedsuite.strategies.averaging.fedavg import FedAvg
 
 
@@ -39,8 +38,6 @@ class FML(FedAvg):
     )
     NOT_LEGACY: ClassVar[str] = "a legacy NumPyClient app stores nothing between rounds"
     SCORED_MODEL: ClassVar[ScoredModel] = "private"
-    FIXED: ClassVar[Mapping[str, Value]] = {"lsr-gamma": 0.0}
-    FIXED_REASON: ClassVar[str] = "it distils in its own way, on one view of a sample"
 
     fml_alpha: float = key(
         default=0.5,

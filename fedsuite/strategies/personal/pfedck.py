@@ -50,7 +50,6 @@ from fedsuite.method import (
     OneOf,
     Release,
     ScoredModel,
-    Value,
     Vector,
     examples_of,
     flatten,
@@ -105,8 +104,6 @@ class PFedCK(GatheredStrategy):
     )
     NOT_LEGACY: ClassVar[str] = "a legacy NumPyClient app stores nothing between rounds"
     SCORED_MODEL: ClassVar[ScoredModel] = "private"
-    FIXED: ClassVar[Mapping[str, Value]] = {"lsr-gamma": 0.0}
-    FIXED_REASON: ClassVar[str] = "it distils in its own way, on one view of a sample"
     FEATURE_WEIGHT: ClassVar[str] = "pfedck-feature-weight"
 
     pfedck_clusters: int = key(

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
 
 from fedsuite.clients.personal.fedpac import (
@@ -116,26 +116,6 @@ def test_features_are_those_of_evaluation_and_move_no_statistic() -> None:
     with torch.no_grad():
         expected = model[1](model[0](data.features)).numpy()
     np.testing.assert_allclose(found, expected, rtol=1e-5)
-
-
-class TwoPasses:
-    """Stands in for LSR: looks at another view of the batch after the batch itself."""
-
-    def loss(
-        self, model: nn.Module, features: Tensor, labels: Tensor, *rest: Any
-    ) -> Tensor:
-        mean = functional.cross_entropy(model(features), labels)
-        model(-features)
-        return mean
-
-
-def test_alignment_is_that_of_the_batch_whatever_else_a_loss_looks_at() -> None:
-    replies = []
-    for views in (None, TwoPasses()):
-        client, model, _ = small_client()
-        client.self_regularisation = views  # type: ignore[assignment]
-        replies.append(client.answer(asked(model, prototypes=PROTOTYPES)))
-    assert bits(replies[0].arrays[ARRAYS]) == bits(replies[1].arrays[ARRAYS])
 
 
 def test_watching_features_leaves_no_trace() -> None:

@@ -77,7 +77,6 @@ def test_keys_that_do_not_go_together_end_a_run_before_it_starts() -> None:
         ),
         ({"method": "cfd", "cfd-server-model": "mlp,linear"}, "expected one network"),
         ({"method": "fccl", "public-batch-size": 1}, "method fccl: a public batch of 1"),
-        ({"method": "fccl", "lsr-gamma": 0.5}, "lsr-gamma"),
     ):
         with pytest.raises(ConfigError, match=reason):
             fedsuite.run({**KEYS, **keys, "num-rounds": 1})

@@ -243,8 +243,6 @@ def test_a_network_that_nobody_answered_for_stays_as_it_was() -> None:
 def test_what_does_not_go_together_is_refused(method: str) -> None:
     with pytest.raises(ConfigError, match="noise is measured from"):
         digits_experiment(method=method, public_size=40, upload_noise_multiplier=0.1)
-    with pytest.raises(ConfigError, match="one view of a sample"):
-        digits_experiment(method=method, public_size=40, lsr_gamma=0.5)
     with pytest.raises(ConfigError, match="start from what the server holds"):
         digits_experiment(method=method, public_size=40, client_initialisation="own")
     with pytest.raises(ConfigError, match="needs public data"):
