@@ -26,7 +26,7 @@ from measuring.tables import (
 )
 
 CASES = ("f1", "f2", "f3", "f4", "f5", "blazefl", "blazefl_resnet")
-OTHERS = ("cohorts", "noop", "startup", "memory", "million", "apfl")
+OTHERS = ("noop", "startup", "memory", "million", "apfl")
 SIMULATED = ("f1", "f2", "f5")
 """Cases of ``results/simulate_CASE.json``, in which ``fedsuite simulate`` was measured."""
 

@@ -2,12 +2,16 @@
 
 import os
 import sys
+import warnings
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import fedsuite
+
+# Of a docstring that a client inherits from Flower.
+warnings.filterwarnings("ignore", message="Unknown section Warning")
 
 project = "fedsuite"
 author = "fedsuite"
@@ -36,7 +40,7 @@ pygments_style = "friendly"
 pygments_dark_style = "monokai"
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
-myst_heading_anchors = 3
+myst_heading_anchors = 4
 myst_dmath_allow_labels = False
 myst_dmath_double_inline = False
 # The equations are MathML, which browsers draw themselves: see extension.py.

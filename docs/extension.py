@@ -11,7 +11,7 @@ from key_page import write_keys
 from method_pages import write_methods
 from partition_pictures import write_partitions
 from reference_pages import write_reference
-from repository_pages import GENERATED, relinked, write_pages
+from repository_pages import GENERATED, relinked, with_contents, write_pages
 from restructured import plain_line
 from sphinx.application import Sphinx
 
@@ -31,10 +31,10 @@ def generate(app: Sphinx, config: Any) -> None:
 
 
 def relink(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Let links to files of the repository lead to their pages on the site."""
+    """Let links into the repository lead to their pages, and give long pages contents."""
     path = Path(app.env.doc2path(docname))
     if path.suffix == ".md" and GENERATED not in path.parts:
-        source[0] = relinked(source[0], path, path)
+        source[0] = with_contents(relinked(source[0], path, path))
 
 
 def _plain(

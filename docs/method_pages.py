@@ -59,6 +59,9 @@ REPRODUCED = {
 }
 """Page of results of the paper that brought a method."""
 
+_NORMALISED = ("fedbn",)
+"""Methods that are another one on a network without batch normalisation."""
+
 _ELSEWHERE = re.compile(r":mod:`(fedsuite\.strategies\.[\w.]+)`")
 _TITLES = {"mean": "mean accuracy", "worst_10": "worst 10 %", "variance": "variance"}
 
@@ -96,10 +99,14 @@ class Page:
 
 def _page(method: Method) -> Page:
     strategy = load_strategy(method)
+    # The quickstart names a network, which a method's own default does not replace.
+    network = {key: value for key, value in strategy.DEFAULTS.items() if key == "model"}
+    if method.name in _NORMALISED:
+        network["model"] = "cnn-fedakd"
     return Page(
         method.name,
         strategy.__name__,
-        {"method": method.name},
+        {"method": method.name, **network},
         strategy,
         f"fedsuite.clients.{method.client}",
         method.paper,
@@ -143,9 +150,7 @@ def write_methods(folder: Path) -> None:
 
 def _listed(families: Mapping[str, Sequence[Page]]) -> str:
     """Return the page that lists all methods."""
-    parts = [
-        "# Methods\n\nEach page has an idea, results, equations, keys, traffic and work.\n"
-    ]
+    parts = [_METHODS]
     for family, pages in families.items():
         parts.append(f"## {FAMILIES[family]}\n\n{_table(pages)}")
     names = "\n".join(f"family-{family}" for family in families)
@@ -161,9 +166,12 @@ def _family(family: str, pages: Sequence[Page]) -> str:
 
 
 def _table(pages: Sequence[Page]) -> str:
-    lines = [["method", "what it does", "paper"]]
-    lines += [[f"[{p.name}]({p.name}.md)", _summary(p.strategy), p.paper] for p in pages]
-    return markdown_table(lines, (0, 1, 2))
+    lines = [["method", "what it does", "paper", "measured"]]
+    for page in pages:
+        name = f"[{page.name}]({page.name}.md)"
+        lines.append([name, _summary(page.strategy), page.paper, in_short(page.name)])
+    # A table of texts has no links; these are ours.
+    return markdown_table(lines, (0, 1, 2, 3)).replace("]\\(", "](")
 
 
 def written(page: Page, folder: Path) -> str:
@@ -339,28 +347,68 @@ def _board() -> tuple[Suite, list[tuple[Problem, list[Row]]]]:
     return suite, [(problem, rows) for problem, rows in tables if rows]
 
 
+def outcomes(name: str) -> list[tuple[Problem, str, Verdict | None]]:
+    """Return a method's problems on the leaderboard, each with its baseline and verdict."""
+    found = []
+    for place, (problem, rows) in enumerate(_board()[1]):
+        row = next((row for row in rows if row.name == _on_board(name)), None)
+        if row is not None and row.finals:
+            verdict = _verdicts(place, "mean").get(row.name)
+            found.append((problem, _against(problem, rows, row), verdict))
+    return found
+
+
+@cache
+def _verdicts(place: int, measure: str) -> dict[str, Verdict]:
+    """Return the verdicts on a measure by method, of the problem at a place."""
+    suite, tables = _board()
+    return dict(verdicts_of(suite, *tables[place], measure))
+
+
+def in_short(name: str) -> str:
+    """Return in a sentence what the leaderboard says of a method's mean accuracy."""
+    gains = {"gains on": 0, "loses on": 0, "no difference is seen on": 0, "baseline of": 0}
+    for _, against, verdict in outcomes(name):
+        if against == _on_board(name):
+            gains["baseline of"] += 1
+        elif verdict is None or not verdict.seen:
+            gains["no difference is seen on"] += 1
+        else:
+            gains["gains on" if verdict.difference.mean > 0 else "loses on"] += 1
+    total = sum(gains.values())
+    parts = [f"{words} {count} of {total}" for words, count in gains.items() if count]
+    return ", ".join(parts).capitalize() if parts else "Not on the board"
+
+
+def _on_board(name: str) -> str:
+    return "decomposition" if name == "filter-decomposition" else name
+
+
+def _against(problem: Problem, rows: list[Row], row: Row) -> str:
+    """Return the baseline that a method is set against."""
+    baselines = baselines_of(problem, rows)
+    return baselines[row.own_model].name if baselines else problem.baseline
+
+
 def _results(page: Page, folder: Path) -> str:
     """Return a method's rows of the leaderboard, and draw them."""
-    name = "decomposition" if page.name == "filter-decomposition" else page.name
+    name = _on_board(page.name)
     paper = REPRODUCED.get(page.name)
     link = (
         f"[The paper's comparisons, run again](../results/{paper}.md).\n" if paper else ""
     )
-    suite, tables = _board()
     table = [["problem", "model", "against", *_TITLES.values(), "MB", "CPU s"]]
-    told, drawn = [], []
-    for problem, rows in tables:
+    told, drawn = [_told(p, name, a, v) for p, a, v in outcomes(page.name)], []
+    for place, (problem, rows) in enumerate(_board()[1]):
         row = next((row for row in rows if row.name == name and row.finals), None)
         if row is None:
             continue
-        baselines = baselines_of(problem, rows)
-        against = baselines[row.own_model].name if baselines else problem.baseline
-        found = {m: verdicts_of(suite, problem, rows, m).get(name) for m in MEASURES}
+        against = _against(problem, rows, row)
+        found = {m: _verdicts(place, m).get(name) for m in MEASURES}
         cells = [problem.title, "own" if row.own_model else "shared", f"`{against}`"]
         cells += [_cell(row, measure, found[measure]) for measure in MEASURES]
         cells += [_three_digits(fmean(row.values(m))) for m in ("megabytes", "seconds")]
         table.append(cells)
-        told.append(_told(problem, name, against, found["mean"]))
         mean, worst = found["mean"], found["worst_10"]
         if mean and worst:
             drawn.append(Line(problem.title, against, mean.difference, worst.difference))
@@ -394,6 +442,14 @@ def _cell(row: Row, measure: str, verdict: Verdict | None) -> str:
     difference = verdict.difference.intervals
     return f"{mean}, **{difference}**" if verdict.seen else f"{mean}, {difference}"
 
+
+_METHODS = """
+# Methods
+
+**Each page has a method's idea, results, equations, keys, what one liar can do, and what is
+sent.** The last column counts problems of the [leaderboard](../results/leaderboard.md): the
+mean accuracy beside that of a baseline, FedAvg, fine-tuning or training alone.
+""".lstrip()
 
 _CELLS = """
 Each cell has the mean over seeds and the difference from the baseline with its 95 %

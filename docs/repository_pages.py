@@ -16,6 +16,14 @@ BOARD = ROOT / "simulations" / "leaderboard"
 FOLDED = ("results/leaderboard", "results/first_leaderboard")
 """Copies whose long tables are closed at first."""
 
+LONG = 120
+"""Lines of Markdown, about two screens, above which a page begins with its contents."""
+
+_CODE = re.compile(r"^(```+|:::+)[^\n]*\n.*?^\1\s*?$", re.DOTALL | re.MULTILINE)
+_HEADING = re.compile(r"^(#{2,4}) +(.+?)\s*$", re.MULTILINE)
+_BLOCK = r"\n(?:[^\n]+\n)+"
+_OPENING = re.compile(rf"^# [^\n]+\n{_BLOCK}(?:(?<=:\n){_BLOCK})?", re.MULTILINE)
+"""A title and its first paragraph, with what that introduces by a colon."""
 _LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
 
 
@@ -89,8 +97,47 @@ def write_pages(folder: Path) -> None:
     for source, name in copied_pages().items():
         page = folder / f"{name}.md"
         page.parent.mkdir(parents=True, exist_ok=True)
-        text = relinked(source.read_text(), source, page)
+        text = with_contents(relinked(source.read_text(), source, page))
         page.write_text(folded(text) if name in FOLDED else text)
+
+
+def headings(text: str) -> list[str]:
+    """Return the headings below a page's title that its contents name.
+
+    They are those of the second level; where they are few, those of deeper levels too.
+    """
+    found = _HEADING.findall(_CODE.sub("", text))
+    named: list[str] = []
+    for deepest in (2, 3, 4):
+        named = [re.sub(r"[][]", "", t) for level, t in found if len(level) <= deepest]
+        if len(named) > 3:
+            break
+    return named
+
+
+def anchor_of(heading: str) -> str:
+    """Return the anchor of a heading, as the site and code hosts make it."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def with_contents(text: str) -> str:
+    """Return a long page with links to its parts below its first paragraph.
+
+    A page whose own words before the first part link to parts is left as it is.
+
+    Parameters
+    ----------
+    text
+        Markdown, with a title.
+    """
+    named, opening = headings(text), _OPENING.search(text)
+    first_part = re.search(r"^## ", text, re.MULTILINE)
+    if len(text.splitlines()) <= LONG or not (named and opening and first_part):
+        return text
+    if "](#" in text[: first_part.start()]:
+        return text
+    links = " ·\n".join(f"[{title}](#{anchor_of(title)})" for title in named)
+    return f"{text[: opening.end()]}\nOn this page: {links}\n{text[opening.end() :]}"
 
 
 def folded(text: str, longest: int = 12) -> str:

@@ -471,7 +471,8 @@ def doctor() -> None:
 
     table, mend_first = doctor_report()
     print_table(table)
-    print_line(f"mend first: {mend_first}" if mend_first else "nothing to mend")
+    begin = "nothing to mend: begin with `fedsuite run simulations/quickstart.toml`"
+    print_line(f"mend first: {mend_first}" if mend_first else begin)
     if mend_first:
         raise typer.Exit(1)
 

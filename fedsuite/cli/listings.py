@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import astuple
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TypeVar
 
 from rich import box
@@ -205,28 +206,38 @@ def doctor_report() -> tuple[Table, str]:
     """Return the report on the installation, and what to mend first, or ""."""
     import torch
 
+    import fedsuite
     from fedsuite.engines.facts import PROGRAMS, TESTED, flower_facts, untested
 
     facts = flower_facts()
+    paths = {name: str(facts[f"{name}-path"]) for name in PROGRAMS}
+    missing = [name for name, path in paths.items() if not path]
+    folders = sorted({str(Path(path).parent) for path in paths.values() if path})
     wrong = {
         "flwr": "" if facts["flwr-supported"] else "install flwr>=1.39,<1.43",
         "torch": "" if facts["torch"] else "install torch",
-        **{
-            f"{name}-path": "" if facts[f"{name}-path"] else "install flwr into this venv"
-            for name in PROGRAMS
-        },
+        "Flower's programs": "install flwr into this environment" if missing else "",
+    }
+    found = {
+        "fedsuite": f"{fedsuite.__version__}, in {Path(fedsuite.__file__).parent}",
+        **{name: str(facts[name]) or "missing" for name in TESTED},
+        "Flower's programs": f"missing: {', '.join(missing)}"
+        if missing
+        else f"in {', '.join(folders)}",
     }
     unknown = untested(facts)
     table = Table("what", "found", "advice")
-    for name in (*TESTED, *(f"{name}-path" for name in PROGRAMS)):
-        value = str(facts[name]) or "missing"
+    for name, value in found.items():
         # Escaped, because a console takes 'flwr[simulation]' for markup.
         cells = (name, value, wrong.get(name) or unknown.get(name, ""))
         table.add_row(*(escape(cell) for cell in cells))
+    there = [package for package in EXTRA_OF if find_spec(package)]
+    if there:
+        table.add_row("optional packages", ", ".join(there))
     for package in EXTRA_OF:
-        there = find_spec(package) is not None
-        advice = "" if there else f"for what needs it: {how_to_install(package)}"
-        table.add_row(package, "installed" if there else "–", escape(advice))
+        if package not in there:
+            advice = f"for what needs it: {how_to_install(package)}"
+            table.add_row(package, "–", escape(advice))
     gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none: cpu"
     table.add_row("SuperNodes speak", str(facts["transport"]))
     table.add_row("processor cores", str(facts["cpus"]))

@@ -8,6 +8,7 @@ import pytest
 from rich import box
 from rich.console import Console
 
+import fedsuite
 from fedsuite.cli.listings import (
     broken_table,
     datasets_table,
@@ -197,6 +198,9 @@ def test_doctor_shows_paths_and_advice_as_they_are(monkeypatch):
     assert found["torch"] == ["missing", "install torch"]
     assert found["system"] == ["Windows", "untested: tests run on Linux"]
     assert found["flwr"] == ["1.4.0", "untested: tests run on 1.39, 1.41, 1.42"]
+    missing = ["missing: flwr-clientapp", "install flwr into this environment"]
+    assert found["Flower's programs"] == missing
+    assert found["fedsuite"][0].startswith(f"{fedsuite.__version__}, in /")
     assert mend_first == "torch: install torch"
 
 

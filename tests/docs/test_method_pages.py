@@ -4,6 +4,7 @@ import os
 import re
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -78,6 +79,33 @@ def test_a_page_has_all_parts(name: str, tmp_path: Path) -> None:
         assert "`gradient`" in text and "p = softmax" in text
         drawn = "The leaderboard has no run of this method" not in text
         assert (tmp_path / "fedeba-plus.svg").exists() is drawn
+
+
+def test_the_list_links_to_each_page_with_what_was_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import method_pages
+
+    pages = [page for pages in method_pages.pages_by_family().values() for page in pages]
+    text = method_pages._listed(method_pages.pages_by_family())
+    for page in pages:
+        assert f"| [{page.name}]({page.name}.md) | " in text
+    assert "| Baseline of 1 of 1 |" in text
+    seen = SimpleNamespace(seen=True, difference=SimpleNamespace(mean=-2.0))
+    found = [(None, "fedavg", seen), (None, "fedavg", None)]
+    monkeypatch.setattr(method_pages, "outcomes", lambda name: found)
+    assert method_pages.in_short("fedprox") == (
+        "Loses on 1 of 2, no difference is seen on 1 of 2"
+    )
+
+
+def test_a_page_runs_the_method_that_it_is_about() -> None:
+    """The quickstart's network is too large for Newton, and makes FedAvg of FedBN."""
+    from method_pages import pages_by_family
+
+    pages = {page.name: page for pages in pages_by_family().values() for page in pages}
+    assert pages["newton"].values == {"method": "newton", "model": "linear"}
+    assert pages["fedbn"].values == {"method": "fedbn", "model": "cnn-fedakd"}
 
 
 def test_a_page_tells_what_one_liar_does() -> None:

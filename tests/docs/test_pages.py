@@ -45,15 +45,13 @@ def targets(page: Path) -> list[str]:
     return [link for link in found if not link.startswith("mailto:")]
 
 
-def slug(heading: str) -> str:
-    """Return the anchor of a heading."""
-    kept = re.sub(r"[^\w\- ]", "", heading.strip().lower())
-    return kept.replace(" ", "-")
-
-
 def anchors(page: Path) -> set[str]:
+    from repository_pages import anchor_of
+
     return {
-        slug(line.lstrip("#")) for line in page.read_text().splitlines() if line[:1] == "#"
+        anchor_of(line.lstrip("#"))
+        for line in page.read_text().splitlines()
+        if line[:1] == "#"
     }
 
 
@@ -99,6 +97,22 @@ def test_copies_of_pages_link_to_pages_that_the_site_has() -> None:
             goal = (page.parent / link).resolve()
             here = goal in places() or goal.is_relative_to(ROOT / "docs")
             assert here, f"{named(page)} links to {link}, which the site has not"
+
+
+@pytest.mark.parametrize("page", read_pages(), ids=named)
+def test_long_pages_begin_with_what_is_on_them(page: Path) -> None:
+    """By their own table, or by one that the site makes; no part is left out of it."""
+    from repository_pages import LONG, anchor_of, headings, with_contents
+
+    text = page.read_text()
+    parts = headings(text)
+    if page == ROOT / "README.md" or len(text.splitlines()) <= LONG or not parts:
+        return
+    shown = without_code(with_contents(text))
+    top = shown.partition("\n## ")[0]
+    assert top.find("](#") < 3000, f"{named(page)}: its contents stand far below"
+    for part in parts:
+        assert f"](#{anchor_of(part)})" in top, f"{named(page)}: no link to {part!r}"
 
 
 def leaf(words: list[str]) -> tuple[click.Command, list[str]]:

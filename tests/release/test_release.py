@@ -73,3 +73,16 @@ def test_pages_install_the_torch_that_the_release_is_made_with() -> None:
     (version,) = re.findall(r"^torch==([\d.]+)", pinned, re.MULTILINE)
     page = (ROOT / "deploy" / "README.md").read_text()
     assert re.findall(r"pip install torch==([\d.]+)", page) == [version]
+
+
+def test_workflows_run_what_ci_and_the_makefile_have() -> None:
+    """Every test target of the Makefile, and the site, run somewhere on a hosted runner."""
+    workflows = {p.stem: p.read_text() for p in (ROOT / ".github/workflows").glob("*.yml")}
+    for name in ("test", "release"):
+        assert "run: bash .ci/run" in workflows[name]
+    makefile = (ROOT / "Makefile").read_text()
+    [targets] = re.findall(r"target: \[(.+)\]", workflows["nightly"])
+    nightly = set(targets.split(", "))
+    assert nightly <= set(re.findall(r"^([\w-]+):", makefile, re.MULTILINE))
+    [all_tests] = re.findall(r"^test-all: test (.+?)  ##", makefile, re.MULTILINE)
+    assert {*all_tests.split(), "docs"} <= nightly

@@ -42,6 +42,7 @@ from fedsuite.method import (
     ClientReply,
     LossStrategy,
     NeededMetric,
+    ServerLogger,
     Summed,
     Value,
     Vector,
@@ -52,12 +53,18 @@ from fedsuite.method import (
     key,
     metric_of,
     share_ratio_key,
+    state,
     weighted_mean,
     with_statistics,
 )
 
 LOSS_FLOOR = 1e-10
 LEAST_RATE = 1e-12
+
+HARDLY_MOVES = 0.9
+"""Weight of the old model in the new one from which a warning says so, once."""
+
+logger = ServerLogger(__name__)
 
 
 def q_fedavg_weights(
@@ -111,6 +118,7 @@ class QFFL(LossStrategy):
     learning_rate: float | None = given(
         default=None, help="eta = 1 / L; None is the median of the replies'"
     )
+    _warned: bool = state(default_factory=bool)
 
     @override
     def heed(self) -> None:
@@ -138,7 +146,23 @@ class QFFL(LossStrategy):
         if shares is not weights:
             weights = weights.sum() * shares
         self.record_weights(by_client(replies, weights))
-        self.round_metrics["weight_of_old_model"] = sent / (sent + float(weights.sum()))
+        kept = sent / (sent + float(weights.sum()))
+        self.round_metrics["weight_of_old_model"] = kept
+        self._tell_kept(kept, rate)
         models = [reply.arrays[ARRAYS] for reply in replies]
         held = weighted_mean([*models, arrays], [*weights.tolist(), sent]) or arrays
         return with_statistics(held, models, weights.tolist())
+
+    def _tell_kept(self, kept: float, rate: float) -> None:
+        """Say once that the model hardly moves, and why."""
+        if self._warned or kept < HARDLY_MOVES:
+            return
+        self._warned = True
+        logger.warning(
+            "round %d: q-FFL keeps %.0f %% of the old model, because clients moved further "
+            "than plain SGD at learning rate %g does in few steps: leave out momentum or "
+            "Adam, train fewer steps, or lower qffl_q",
+            self.server_round,
+            100 * kept,
+            rate,
+        )

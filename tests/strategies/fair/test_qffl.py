@@ -1,5 +1,7 @@
 """q-FFL: the golden round, the extremes, and losses that break a power."""
 
+import logging
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 from fedsuite.strategies.fair.qffl import QFFL, q_fedavg_weights
 from tests.helpers import bits
 from tests.strategies.fair.fair_rounds import (
+    MODELS,
     PLAIN_MEAN,
     fair_round,
     final,
@@ -30,6 +33,22 @@ def test_golden_round() -> None:
     np.testing.assert_allclose(shares(trace), [1 / 7, 4 / 7, 2 / 7], rtol=1e-9)
     old = trace.reports[0].metrics["weight_of_old_model"]
     assert old == pytest.approx(19 / 54, rel=1e-6)
+
+
+def test_a_model_that_hardly_moves_is_told_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Momentum of 0.9 makes a change up to ten times as long: here 100 times b_k."""
+    for longer, told in ((1.0, 0), (10.0, 1)):
+        models = [(longer * a, longer * b) for a, b in MODELS]
+        with caplog.at_level(logging.WARNING):
+            trace = fair_round(QFFL(**three()), num_rounds=2, models=models)
+        old = trace.reports[0].metrics["weight_of_old_model"]
+        lines = [r.getMessage() for r in caplog.records if "old model" in r.getMessage()]
+        assert len(lines) == told
+        # b_k is 19 / 35 of a_k in the golden round.
+        assert old == pytest.approx(19 * longer**2 / (19 * longer**2 + 35), rel=1e-6)
+    assert lines[0].startswith("round 1: q-FFL keeps 98 % of the old model")
 
 
 def test_numbers_of_examples_do_not_count() -> None:
