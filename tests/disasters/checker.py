@@ -80,7 +80,8 @@ def problems(played: Played) -> list[str]:
     known = list(STOPS)
     if "second-server" in kinds:
         known += ["in use", "exists and is not empty"]
-    wrong = [f"second: {words}" for words in played.second if not _refused(words)]
+    wrong = [f"left: {name}" for name in played.left]
+    wrong += [f"second: {words}" for words in played.second if not _refused(words)]
     flipped = {p.partition(" ")[0] for p, k in played.world.fired.items() if k == "flip"}
     if flipped & {"rest:rounds", "rest:clients", "rest:events", "rest:summary"}:
         # No hash guards a table, and a digit that changes is a digit.
