@@ -28,6 +28,9 @@ STOPS = (
 )
 """What a run may stop with, of all that happens here."""
 
+UNREADABLE = (FedsuiteError, OSError, ValueError, LookupError, TypeError)
+"""What reading a run's folder may raise that is damaged."""
+
 BY_BITS = ("feddc", "ifca", "fedeba-plus")
 LATE = ("fedbuff", "fedbuff-real")
 
@@ -92,7 +95,7 @@ def problems(played: Played) -> list[str]:
     wrong += [f"stop: more than a line: {s!r}" for s in played.stops if "\n" in s]
     try:
         return [*wrong, *_Checker(played).problems()]
-    except FedsuiteError as error:
+    except UNREADABLE as error:
         return [*wrong, f"unreadable: {error}"]
 
 

@@ -378,7 +378,8 @@ def main() -> int:
     with TABLE.open() if TABLE.exists() else open("/dev/null") as file:
         known = {row["bug"]: row for row in csv.DictReader(file)}
     for bug in BUGS:
-        if (bug.name in known and not given.only) or given.only not in bug.name:
+        seen = bug.name in known and int(known[bug.name]["seeds"]) > 0
+        if (seen and not given.only) or given.only not in bug.name:
             continue
         seeds, problem = seeds_needed(bug, given.most)
         kind = problem.partition(":")[0]
