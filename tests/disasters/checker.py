@@ -84,7 +84,9 @@ def problems(played: Played) -> list[str]:
     if "second-server" in kinds:
         known += ["in use", "exists and is not empty"]
     wrong = [f"left: {name}" for name in played.left]
-    wrong += [f"second: {words}" for words in played.second if not _refused(words)]
+    # The first to lock the folder has it, and the other is refused.
+    if not any(map(_refused, played.stops)):
+        wrong += [f"second: {words}" for words in played.second if not _refused(words)]
     flipped = {p.partition(" ")[0] for p, k in played.world.fired.items() if k == "flip"}
     if flipped & {"rest:rounds", "rest:clients", "rest:events", "rest:summary"}:
         # No hash guards a table, and a digit that changes is a digit.
