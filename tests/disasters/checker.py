@@ -28,6 +28,9 @@ STOPS = (
 )
 """What a run may stop with, of all that happens here."""
 
+UNREADABLE = (FedsuiteError, OSError, ValueError, LookupError, TypeError)
+"""What reading a run's folder may raise that is damaged."""
+
 BY_BITS = ("feddc", "ifca", "fedeba-plus")
 LATE = ("fedbuff", "fedbuff-real")
 
@@ -80,7 +83,10 @@ def problems(played: Played) -> list[str]:
     known = list(STOPS)
     if "second-server" in kinds:
         known += ["in use", "exists and is not empty"]
-    wrong = [f"second: {words}" for words in played.second if not _refused(words)]
+    wrong = [f"left: {name}" for name in played.left]
+    # The first to lock the folder has it, and the other is refused.
+    if not any(map(_refused, played.stops)):
+        wrong += [f"second: {words}" for words in played.second if not _refused(words)]
     flipped = {p.partition(" ")[0] for p, k in played.world.fired.items() if k == "flip"}
     if flipped & {"rest:rounds", "rest:clients", "rest:events", "rest:summary"}:
         # No hash guards a table, and a digit that changes is a digit.
@@ -91,7 +97,7 @@ def problems(played: Played) -> list[str]:
     wrong += [f"stop: more than a line: {s!r}" for s in played.stops if "\n" in s]
     try:
         return [*wrong, *_Checker(played).problems()]
-    except FedsuiteError as error:
+    except UNREADABLE as error:
         return [*wrong, f"unreadable: {error}"]
 
 

@@ -233,7 +233,10 @@ class WorldGrid(LocalGrid):
             reply = Message(RecordDict({"hello": ConfigRecord(facts)}), reply_to=message)
         elif fault == "malformed":
             # Nothing, or all but the model.
-            if self.world.chance(f"half {message.metadata.group_id}").random() < 0.5:
+            if (
+                self.world.chance(f"half {exchange_of(message.metadata.group_id)}").random()
+                < 0.5
+            ):
                 kept = {
                     n: r for n, r in reply.content.items() if not n.endswith(f".{ARRAYS}")
                 }

@@ -12,6 +12,7 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 from fedsuite.core.errors import FedsuiteError
+from fedsuite.core.files import TEMPORARY_PATTERN
 from fedsuite.core.keys import Value
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.results.layout import LEDGER, read_manifest
@@ -61,8 +62,8 @@ class Played:
         What second servers on the folder ended with; empty of one that ran.
     ledgers
         Lines of the ledger of noise whenever a server had ended.
-    bit_flipped
-        Classes of the files at rest that lost a bit without anybody seeing it.
+    left
+        Temporary files that a server left which was not killed.
     """
 
     world: World
@@ -72,6 +73,7 @@ class Played:
     crash: str = ""
     second: list[str] = field(default_factory=list)
     ledgers: list[list[str]] = field(default_factory=list)
+    left: set[str] = field(default_factory=set)
 
     @property
     def states(self) -> Path:
@@ -135,7 +137,7 @@ def play(plan: Plan, root: Path) -> Played:
             except FedsuiteError as error:
                 played.crash = f"unreadable: {error}"
                 return played
-            restore = disk.rot()
+            restore, before = disk.rot(), _temporary(folder)
             disk.revive()
             played.wire.forget_after(_last_checkpoint(folder))
             try:
@@ -143,8 +145,9 @@ def play(plan: Plan, root: Path) -> Played:
             except Killed:
                 pass
             except KeyboardInterrupt:
-                pass
+                played.left |= _temporary(folder) - before
             except FedsuiteError as error:
+                played.left |= _temporary(folder) - before
                 played.stops.append(str(error))
                 of_disk = any(words in str(error) for words in DISK_STOPS)
                 world.process_calm = True
@@ -205,6 +208,10 @@ def _within_second(world: World) -> Iterator[None]:
         yield
     finally:
         world.in_second_server = False
+
+
+def _temporary(folder: Path) -> set[str]:
+    return {path.name for path in folder.rglob(TEMPORARY_PATTERN)}
 
 
 def _is_finished(folder: Path) -> bool:

@@ -169,7 +169,7 @@ class Plan:
         aims = [(kind, where, rng.choice(_VISITS))]
         if kind == "flip":
             # A file lies at rest between two servers alone.
-            aims.append(("kill", "", int(rng.triangular(100, 420, 200))))
+            aims.append(("kill", "", int(rng.triangular(60, 260, 120))))
         if rng.random() < 0.5:
             other, place = rng.choice(TARGETS)
             aims.append((other, place, rng.choice(_VISITS)))
