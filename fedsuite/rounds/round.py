@@ -118,10 +118,7 @@ class RoundStrategy(MethodContract):
         self._noise = () if self.privacy is None else (self.privacy,)
         self.secure_sums: tuple[Stage, ...] = ()
         if self.secure_aggregation != "off":
-            # Its cryptography takes a while to load.
-            from fedsuite.rounds.secure_sums import SecureSums
-
-            self.secure_sums = (SecureSums(self, self.seed, self),)
+            self.secure_sums = self._secure_sums()
         codes = any(self.codec(direction).is_on for direction in (UP, DOWN))
         self.compression: tuple[Compressed | InBfloat16, ...] = ()
         if codes:
@@ -163,6 +160,13 @@ class RoundStrategy(MethodContract):
         self._clipped_by_flower = False
         self._begun = False
         self._start_timeout = DEFAULT_TIMEOUT
+
+    def _secure_sums(self) -> tuple[Stage, ...]:
+        """Return what turns masked replies into their sum."""
+        # Its cryptography takes a while to load.
+        from fedsuite.rounds.secure_sums import SecureSums
+
+        return (SecureSums(self, self.seed, self),)
 
     @override
     def heed(self) -> None:
