@@ -123,7 +123,7 @@ def anchor_of(heading: str) -> str:
 def with_contents(text: str) -> str:
     """Return a long page with links to its parts below its first paragraph.
 
-    A page whose own words before the first part link to parts is left as it is.
+    A page whose own words before the first part link to several is left as it is.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ def with_contents(text: str) -> str:
     first_part = re.search(r"^## ", text, re.MULTILINE)
     if len(text.splitlines()) <= LONG or not (named and opening and first_part):
         return text
-    if "](#" in text[: first_part.start()]:
+    if text[: first_part.start()].count("](#") > 1:
         return text
     links = " ·\n".join(f"[{title}](#{anchor_of(title)})" for title in named)
     return f"{text[: opening.end()]}\nOn this page: {links}\n{text[opening.end() :]}"

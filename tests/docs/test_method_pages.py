@@ -51,6 +51,32 @@ def test_costs_are_measured() -> None:
     assert sum(alone.up["train"].arrays.values()) == 0
 
 
+HEADINGS = [
+    "## Results",
+    "## Equations and deviations",
+    "## Keys",
+    "## One dishonest client",
+    "## What it needs and what it sends",
+]
+
+
+def headings_of(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith("#")]
+
+
+def test_all_pages_have_one_form(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The same headings in the same order; what runs and draws is left out."""
+    import method_pages
+    from method_costs import Cost
+
+    monkeypatch.setattr(method_pages, "measured", lambda values: Cost(training=1))
+    monkeypatch.setattr(method_pages, "draw", lambda lines, path: None)
+    for pages in method_pages.pages_by_family().values():
+        for page in pages:
+            found = headings_of(method_pages.written(page, tmp_path))
+            assert found == [f"# {page.title}", *HEADINGS], page.name
+
+
 @pytest.mark.parametrize("name", ["fedeba-plus", "filter-decomposition"])
 def test_a_page_has_all_parts(name: str, tmp_path: Path) -> None:
     from method_pages import pages_by_family, written
@@ -59,14 +85,7 @@ def test_a_page_has_all_parts(name: str, tmp_path: Path) -> None:
     pages = [page for pages in pages_by_family().values() for page in pages]
     page = next(page for page in pages if page.name == name)
     text = written(page, tmp_path)
-    headings = [line for line in text.splitlines() if line.startswith("#")]
-    assert headings[1:] == [
-        "## Results",
-        "## Equations and deviations",
-        "## Keys",
-        "## One dishonest client",
-        "## What it needs and what it sends",
-    ]
+    assert headings_of(text)[1:] == HEADINGS
     for key in page.keys:
         assert f"| `{key.name}` |" in text
     links = re.findall(r"\]\((\.\./[^)\s#]+\.md)", text)

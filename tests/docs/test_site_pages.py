@@ -74,3 +74,17 @@ def test_pictures_show_what_their_keys_say():
     assert held["dirichlet_0.1"].mean() < held["dirichlet_1"].mean()
     page = (ROOT / "docs" / "concepts" / "partitions.md").read_text()
     assert set(re.findall(r"generated/partitions/([\w.]+)\.svg", page)) == set(PICTURES)
+
+
+def test_the_first_page_has_the_numbers_of_the_results_pages():
+    text = (ROOT / "docs" / "index.md").read_text()
+    claims = re.findall(
+        r"^- \*\*\[[^]]+\]\(generated/results/(\w+)\.md\)(.*?)\n(?=[-\n])",
+        text,
+        re.M | re.S,
+    )
+    assert len(claims) == 4
+    for name, words in claims:
+        page = (SIMULATIONS / name / "README.md").read_text()
+        for number in re.findall(r"\d+\.\d+", words):
+            assert number in page, f"{name}: {number}"

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,10 +18,15 @@ from flwr.app import ArrayRecord
 from fedsuite.data import Split
 from fedsuite.engines.local import LocalGrid
 from fedsuite.workarounds.identity import flower_identity
-from tests.docs.pages import DOCS, blocks
+from tests.docs.pages import DOCS, blocks, read_pages
 from tests.docs.typed import DROPPED
 
 FOLDER = DOCS / "tutorials"
+OWN_MODULE = "fedsuite.strategies.drift.fedlevel"
+"""The module that a tutorial writes."""
+
+IMPORTS = re.compile(r"^from (fedsuite\.[\w.]+) import (\([^)]*\)|[^\n]+)", re.M)
+
 PAGES = sorted(page for page in FOLDER.iterdir() if page.name != "index.md")
 CELL = re.compile(
     r"^```\{code-cell\} ipython3\n((?::[^\n]*\n)*)(.*?)^```$", re.DOTALL | re.M
@@ -74,6 +80,17 @@ def test_cells_are_python_or_commands(page: Path) -> None:
         text = rest if first.startswith("%%") else source
         # A command that goes on in a second line is none for the highlighter.
         ast.parse(re.sub(r"^!.*$", "pass", text, flags=re.M))
+
+
+@pytest.mark.parametrize("page", [*PAGES, *read_pages()], ids=named)
+def test_what_pages_import_is_there(page: Path) -> None:
+    """A page's program names nothing of fedsuite that is gone; its own files may come."""
+    sources = cells(page) if page in PAGES else []
+    sources += [text for kind, text in blocks(page.read_text()) if kind == "python"]
+    for module, names in IMPORTS.findall("\n".join(sources)):
+        for name in re.findall(r"\w+", names.partition("  #")[0].partition(" as ")[0]):
+            if OWN_MODULE not in (module, f"{module}.{name}"):
+                assert hasattr(import_module(module), name), f"{module}: {name}"
 
 
 def test_the_network_page_works() -> None:
