@@ -639,4 +639,4 @@ def test_drawn_replies_leave_as_an_independent_check_says(count: int) -> None:
     print(ends)
     assert count / 10 < ends["left"] < count / 2
     if count > 300:
-        assert min(ends.values()) > count / 1000
+        assert min(ends.values()) > count / 2000
