@@ -329,6 +329,10 @@ class _Checker:
         if again := [key for key, count in counted.items() if count > 1]:
             yield f"twice: replies counted again {again}"
         # A server that goes on asks anew those who were at work for the one that died.
+        for (kind, group), refused in self.wire.refused.items():
+            server_round = int(group.split(".")[0])
+            if kind == "train" and refused - self.rejected[server_round, "train"]:
+                yield f"silent: round {server_round}: nothing of refused {sorted(refused)}"
         if self.plan.method == "fedbuff-real" and self.played.world.attempt == 1:
             yield from self._silent(counted)
 

@@ -38,6 +38,7 @@ class Wire:
         self.got: dict[Exchange, dict[int, list[Any]]] = {}
         self.sent: dict[tuple[str, int], dict[str, Any]] = {}
         self.sent_at: dict[Exchange, float] = {}
+        self.refused: dict[Exchange, set[int]] = {}
         self.models: list[tuple[int, bytes]] = []
         self.trained_at = 0.0
 
@@ -60,6 +61,12 @@ class Wire:
             if (server_round, model) not in self.models:
                 self.models.append((server_round, model))
 
+    def note_refusal(self, message: Message) -> None:
+        """Note a message that Flower did not take."""
+        key = message.metadata.message_type, message.metadata.group_id
+        client_ids = message.content[CONFIG].get(CLIENT_IDS, [])
+        self.refused.setdefault(key, set()).update(client_ids)
+
     def note_reply(self, reply: Message) -> None:
         """Note a reply that was handed to the server."""
         key = reply.metadata.message_type, reply.metadata.group_id
@@ -75,7 +82,7 @@ class Wire:
 
     def forget_after(self, last_round: int) -> None:
         """Forget the rounds that a server which goes on does again."""
-        for known in (self.asked, self.got, self.sent_at, self.sent):
+        for known in (self.asked, self.got, self.sent_at, self.sent, self.refused):
             for key in [k for k in known if round_of(str(k[1])) > last_round]:
                 del known[key]
 
@@ -143,6 +150,7 @@ class WorldGrid(LocalGrid):
             if self.world.message_fault(f"{place} push", {"push-fails"}):
                 for message in pushed:
                     self.wire.note_request(message, self.world.now)
+                    self.wire.note_refusal(message)
                 return []
         return [self._push(message) for message in pushed]
 
@@ -166,6 +174,8 @@ class WorldGrid(LocalGrid):
         message_id = f"message-{nodes.pushed}"
         set_message_id(message, message_id)
         if fault == "refused":
+            if kind != HELLO:
+                self.wire.note_refusal(message)
             return ""
         rng = world.chance(f"latency {key}")
         start = world.now + rng.uniform(0.05, 0.5)
