@@ -234,10 +234,12 @@ def doctor_report() -> tuple[Table, str]:
     there = [package for package in EXTRA_OF if find_spec(package)]
     if there:
         table.add_row("optional packages", ", ".join(there))
+    away: dict[str, list[str]] = {}
     for package in EXTRA_OF:
         if package not in there:
-            advice = f"for what needs it: {how_to_install(package)}"
-            table.add_row(package, "–", escape(advice))
+            away.setdefault(how_to_install(package), []).append(package)
+    for command, packages in away.items():
+        table.add_row(", ".join(packages), "–", escape(f"for what needs it: {command}"))
     gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none: cpu"
     table.add_row("SuperNodes speak", str(facts["transport"]))
     table.add_row("processor cores", str(facts["cpus"]))

@@ -194,6 +194,7 @@ def test_doctor_shows_paths_and_advice_as_they_are(monkeypatch):
     found = {row[0]: row[1:] for row in rows(table)}
     wanted = "for what needs it: pip install 'flwr[simulation]'"
     assert found["ray"] == ["–", wanted]
+    assert found["onnx, onnxscript"][0] == "–"
     assert found["FEDSUITE_DATA"] == ["/data/[red]", ""]
     assert found["torch"] == ["missing", "install torch"]
     assert found["system"] == ["Windows", "untested: tests run on Linux"]
