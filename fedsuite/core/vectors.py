@@ -24,18 +24,6 @@ def norm(*arrays: NDArray[Any]) -> float:
         return math.sqrt(sum(squares))
 
 
-def all_finite(array: NDArray[Any]) -> bool:
-    """Return whether an array holds neither NaN nor infinity."""
-    if array.dtype.kind != "f" or array.size == 0:
-        return True
-    # A finite sum of squares proves finite entries in one pass without a mask; only
-    # an overflowing one needs the slow look.
-    flat = array.reshape(-1)
-    with np.errstate(over="ignore", invalid="ignore"):
-        square = float(np.dot(flat, flat))
-    return bool(np.isfinite(square)) or bool(np.isfinite(flat).all())
-
-
 def largest(vector: Vector, count: int) -> NDArray[np.bool_]:
     """Return a mask of the ``count`` entries of largest magnitude.
 

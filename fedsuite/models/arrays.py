@@ -78,7 +78,9 @@ def outputs_with(model: nn.Module, values: Mapping[str, Tensor], inputs: Tensor)
     return outputs
 
 
-def load_arrays(model: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> None:
+def load_arrays(
+    model: nn.Module, arrays: Mapping[str, NDArray[Any]], *, keep_infinite: bool = False
+) -> None:
     """Copy named arrays into a model; its other arrays stay.
 
     The values go into the model's own memory, so that sums do not depend on the alignment
@@ -90,6 +92,8 @@ def load_arrays(model: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> None:
         Model on any device.
     arrays
         Arrays to copy.
+    keep_infinite
+        Whether the model's own infinite entries stay, which a strategy sees as 0.
 
     Raises
     ------
@@ -109,6 +113,9 @@ def load_arrays(model: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> None:
                     f"array {name} of shape {array.shape} does not fit the model, which "
                     f"has {own_shape} there: server and client must build the same model"
                 )
+            if keep_infinite and tensor.is_floating_point() and tensor.isinf().any():
+                own = _widened(tensor.cpu()).numpy()
+                array = np.where(np.isinf(own), own, array)
             if tensor.is_cpu and tensor.dtype is not torch.bfloat16:
                 np.copyto(_as_numpy(name, tensor), array)
             else:

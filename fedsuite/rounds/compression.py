@@ -17,7 +17,6 @@ import numpy as np
 from typing_extensions import override
 
 from fedsuite.core.errors import ConfigError
-from fedsuite.core.vectors import all_finite
 from fedsuite.messages.compression import (
     DOWN,
     FROM,
@@ -34,6 +33,7 @@ from fedsuite.messages.compression import (
 )
 from fedsuite.messages.records import ARRAYS, TRAIN, Arrays
 from fedsuite.rounds.exchange import Exchange
+from fedsuite.rounds.infinite_entries import all_finite
 from fedsuite.rounds.round_settings import RoundSettings
 from fedsuite.rounds.stage import Stage, State
 from fedsuite.rounds.validation import ClientReply

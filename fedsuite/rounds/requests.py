@@ -1,8 +1,9 @@
 """What becomes of an exchange before it is sent, whatever the method asks for.
 
-Replies are to repeat the settings, and the round's number goes along. Real nodes get a
-message each; where all lie in one process, several clients share one, which costs as much
-as for one client. What Flower's clipping in clients could not carry is refused.
+Replies are to repeat the settings, the round's number goes along, and infinite entries of
+the model are put back. Real nodes get a message each; where all lie in one process, several
+clients share one, which costs as much as for one client. What Flower's clipping in clients
+could not carry is refused.
 """
 
 import math
@@ -14,11 +15,12 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from flwr.serverapp import Grid
 
-from fedsuite.core.errors import ConfigError
+from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.core.metrics import range_of
 from fedsuite.messages.records import SERVER_ROUND, TRAIN
 from fedsuite.rounds.contract import MethodContract
 from fedsuite.rounds.exchange import Exchange
+from fedsuite.rounds.infinite_entries import InfiniteEntries
 from fedsuite.rounds.membership import Members
 from fedsuite.rounds.validation import Expected
 
@@ -39,6 +41,7 @@ def completed(
     exchange: Exchange,
     server_round: int,
     steering: Collection[str],
+    infinite: InfiniteEntries | None,
 ) -> Exchange:
     """Return an exchange with the round's number, and with what all replies must hold.
 
@@ -54,6 +57,7 @@ def completed(
             weight_key=strategy.weighted_by_key,
             steering=steering,
             range_of=ranges,
+            infinite=infinite,
             advice=expected.advice or needs.advice,
             advice_of={need.name: need.advice for need in needs.metrics},
         )
@@ -70,6 +74,28 @@ def steering(strategy: MethodContract) -> set[str]:
     """Return the columns of a client's row in training that steer the method."""
     needed = {need.name for need in strategy.NEEDS_OF_CLIENT.metrics}
     return {name.replace("-", "_") for name in needed.union(strategy.claims())}
+
+
+def with_infinite(exchange: Exchange, infinite: InfiniteEntries) -> Exchange:
+    """Return an exchange whose models have their infinite entries, as it is sent.
+
+    Raises
+    ------
+    RunError
+        If a model holds NaN, which no reply could be told from a broken one by.
+    """
+    records = [exchange.expected, *exchange.expected_of.values()]
+    back = {n for of in records for spec in of.arrays.values() for n in spec}
+    if nan := sorted(infinite.holding_nan & back):
+        raise RunError(
+            f"array {nan[0]} of the model that is sent holds NaN, as a broken model's "
+            "does: give another value where there is none, such as 0 or infinity"
+        )
+    return replace(
+        exchange,
+        shared=infinite.records(exchange.shared),
+        own={k: infinite.records(records) for k, records in exchange.own.items()},
+    )
 
 
 @runtime_checkable

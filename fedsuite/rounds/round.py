@@ -14,11 +14,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from typing_extensions import override
 
-from fedsuite.core.errors import RunError, one_line
+from fedsuite.core.errors import ConfigError, RunError, one_line
 from fedsuite.core.keys import AUTO
 from fedsuite.core.logs import ServerLogger
 from fedsuite.core.rng import numpy_stream
-from fedsuite.core.vectors import all_finite
 from fedsuite.devices.world import World
 from fedsuite.messages.array_records import own_record, to_arrays, to_record
 from fedsuite.messages.compression import DOWN, UP
@@ -40,6 +39,7 @@ from fedsuite.rounds.exchange_layer import ExchangeLayer
 from fedsuite.rounds.fedvarp import UpdateMemory
 from fedsuite.rounds.first_exchange import FirstExchanges
 from fedsuite.rounds.guard import BELIEVED, BELIEVED_COUNT, Guard, Limit
+from fedsuite.rounds.infinite_entries import InfiniteEntries, all_finite
 from fedsuite.rounds.kinds import Kind
 from fedsuite.rounds.membership import Directory, Members, sample_clients
 from fedsuite.rounds.never_negative import NeverNegative
@@ -55,6 +55,7 @@ from fedsuite.rounds.requests import (
     gathered,
     repeating,
     steering,
+    with_infinite,
 )
 from fedsuite.rounds.round_settings import COMPRESSION_KEYS, PRIVACY_KEYS, SECURE_KEYS
 from fedsuite.rounds.selection import Selection
@@ -156,6 +157,7 @@ class RoundStrategy(MethodContract):
         self._members = Members([], {})
         self._given = self._record = ArrayRecord()
         self._arrays: Arrays = {}
+        self._infinite: InfiniteEntries | None = None
         self._buffers: Collection[str] = ()
         self._clipped_by_flower = False
         self._begun = False
@@ -451,6 +453,8 @@ class RoundStrategy(MethodContract):
                 # One at a time: on the local engine each client trains now.
                 for delivered in self.delivered(reader, replies):
                     for reply in through(counting, delivered):
+                        if self._infinite is not None:
+                            self._infinite.note(reply.infinite)
                         take(reply)
                 for place, stage in enumerate(counting, 1):
                     for held in stage.rest():
@@ -531,14 +535,11 @@ class RoundStrategy(MethodContract):
             )
         if arrays is not self._given:
             self._given, self._record = arrays, own_record(arrays)
-            self._arrays = to_arrays(self._record)
-            for name, array in self._arrays.items():
-                if not all_finite(array):
-                    raise RunError(
-                        f"array {name} of the model that is sent holds NaN or infinity: "
-                        "give another value where there is none, such as 0, or -1e9 in a "
-                        "mask"
-                    )
+            whole = to_arrays(self._record)
+            self._arrays, self._infinite = whole, None
+            if not all(map(all_finite, whole.values())):
+                self._infinite = InfiniteEntries(whole)
+                self._arrays = self._infinite.without(whole)
 
     def _no_model_for_new(self) -> str:
         """Return why a client that never trains has no model; empty if it has one."""
@@ -597,9 +598,15 @@ class RoundStrategy(MethodContract):
         # Of fedsuite's own clients a loss that is no number is a model that diverged.
         diverged = {"loss"} if phase == EVALUATE and self._members.hosted else set()
         steered = steering(self) if phase == TRAIN else diverged
-        exchange = completed(self, exchange, self.server_round, steered)
+        exchange = completed(self, exchange, self.server_round, steered, self._infinite)
         sent = exchange
         for stage in self.compression:
+            if self._infinite is not None:
+                raise ConfigError(
+                    "the model holds infinite entries, which no coded change and no "
+                    "bfloat16 array can: leave compress-up and compress-down out, or build "
+                    "it in float32"
+                )
             exchange = stage.announced(exchange)
             sent = stage.sent(exchange)
         if self.virtual_clock is not None and sent is not exchange:
@@ -612,7 +619,7 @@ class RoundStrategy(MethodContract):
             self.start_versions = dict(self.client_versions)
         keys = self.record_keys()
         messages = build_messages(
-            sent,
+            sent if self._infinite is None else with_infinite(sent, self._infinite),
             members,
             self.wire,
             group_id,
@@ -683,8 +690,9 @@ class RoundStrategy(MethodContract):
         if new is None:
             self.discarded()
             return None
-        self.counted(new)
-        return new
+        whole = new if self._infinite is None else self._infinite.of_new_model(new)
+        self.counted(whole)
+        return whole
 
     # ------------------------------------------------------------------------------- tell
 

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from fedsuite.core.errors import one_line
 from fedsuite.core.keys import Value
 from fedsuite.core.metrics import Range
-from fedsuite.core.vectors import all_finite
 from fedsuite.messages.array_records import (
     RecordError,
     array_header,
@@ -33,6 +32,7 @@ from fedsuite.messages.records import (
     records_of,
 )
 from fedsuite.messages.statistics import is_variance
+from fedsuite.rounds.infinite_entries import InfiniteEntries, Mask, all_finite, cleared
 from fedsuite.rounds.kinds import Kind
 
 ArraySpec = tuple[tuple[int, ...], str]
@@ -110,6 +110,8 @@ class ClientReply:
     left_out
         Metrics that are NaN, infinite or out of their range, which are not among
         ``metrics``.
+    infinite
+        Array to where it has the infinities that were sent; there ``arrays`` have 0.
     claimed_examples
         What the client said, where the guard lets fewer examples count.
     num_summed
@@ -132,6 +134,7 @@ class ClientReply:
     converted: str = ""
     stand_ins: Mapping[str, str] = field(default_factory=dict)
     left_out: Mapping[str, float] = field(default_factory=dict)
+    infinite: Mapping[str, Mask] = field(default_factory=dict, repr=False)
     claimed_examples: float | None = None
     num_summed: int = 1
     unfollowed: Mapping[str, ConfigValue | None] = field(default_factory=dict)
@@ -174,6 +177,8 @@ class Expected:
         its ConfigRecord ``followed``, or a number among its metrics.
     check
         Looks at a reply that passed all else, and raises :class:`BadReply` with a reason.
+    infinite
+        Entries that were infinite when sent, and may be so still; None of none.
     coding
         What decodes the record of the model; None where it comes as it is.
     """
@@ -191,6 +196,7 @@ class Expected:
     settings: Mapping[str, Value] = field(default_factory=dict)
     check: Callable[[ClientReply], None] | None = None
     one_of: bool = False
+    infinite: InfiniteEntries | None = field(default=None, compare=False)
     coding: CodedModel | HalfModel | None = field(default=None, compare=False)
 
 
@@ -210,6 +216,7 @@ def check_reply(
         With the reason, in words fit for a log: names and numbers, never the payload.
     """
     arrays, size, converted = {}, 0, ""
+    infinite: dict[str, Mask] = {}
     for name, spec in _wanted(content, expected).items():
         came, coded_size = _find_record(content, name, expected), 0
         if expected.coding is not None and name == ARRAYS:
@@ -218,6 +225,8 @@ def check_reply(
             coded_size = num_bytes(coded)
         found = _Found(came, spec, expected)
         arrays[name] = found.arrays
+        for place, held in found.infinite.items():
+            infinite[place] = held | infinite.get(place, np.False_)
         size += coded_size or found.num_bytes
         converted = converted or found.converted
     metrics, stand_ins, left_out = _check_metrics(content, expected)
@@ -235,6 +244,7 @@ def check_reply(
         converted=converted,
         stand_ins=stand_ins,
         left_out=left_out,
+        infinite=infinite,
         unfollowed=unfollowed,
     )
     if expected.check is not None:
@@ -333,6 +343,7 @@ class _Found:
             raise BadReply(Kind.MISSING, reason, "arrays of a record")
         largest = expected.largest
         self.arrays: Arrays = {}
+        self.infinite: dict[str, Mask] = {}
         self.num_bytes = 0
         self.converted = ""
         for name, (shape, dtype) in spec.items():
@@ -341,6 +352,11 @@ class _Found:
             except RecordError as error:
                 reason = f"array {name}: {one_line(error)}"
                 raise BadReply(Kind.WRONG_ARRAYS, reason) from None
+            sent = expected.infinite
+            held = None if sent is None else sent.held(name, array)
+            if held is not None:
+                array = cleared(array, held)
+                self.infinite[name] = held
             if not all_finite(array):
                 raise BadReply(Kind.NOT_FINITE, f"array {name}: holds NaN or infinity")
             if largest is not None and np.abs(array).max(initial=0) > largest:

@@ -34,12 +34,12 @@ class ServerValidation:
 
     def accuracy(self, arrays: Arrays) -> float:
         """Return a model's accuracy, a fraction."""
-        load_arrays(self._model, arrays)
+        load_arrays(self._model, arrays, keep_infinite=True)
         return evaluate_model(self._model, self._data)[1]
 
     def loss(self, arrays: Arrays) -> float:
         """Return a model's mean cross-entropy; not finite for a broken model."""
-        load_arrays(self._model, arrays)
+        load_arrays(self._model, arrays, keep_infinite=True)
         return evaluate_model(self._model, self._data)[0]
 
     @torch.no_grad()
@@ -48,7 +48,7 @@ class ServerValidation:
 
         The last mini-batch may be smaller.
         """
-        load_arrays(self._model, arrays)
+        load_arrays(self._model, arrays, keep_infinite=True)
         features, labels, size = self._data.features, self._data.labels, EVALUATION_BATCH
         batches = (features[i : i + size] for i in range(0, len(features), size))
         with evaluation_mode(self._model):

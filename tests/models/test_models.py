@@ -1,12 +1,14 @@
 """Networks: sizes, seeds, and what is refused."""
 
+import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
 
 from fedsuite.core.errors import ConfigError
 from fedsuite.models import MODELS, build_model, count_parameters
-from fedsuite.models.arrays import named_tensors
+from fedsuite.models.arrays import load_arrays, named_tensors
 from fedsuite.models.model_settings import DecompositionSettings, ModelSettings
 
 SHAPES = {
@@ -332,3 +334,14 @@ def test_keys_hold_the_model_and_every_model_key():
     assert names[0] == "model"
     assert len(names) == len(set(names))
     assert keys[0].choices is MODELS
+
+
+def test_infinite_entries_of_the_module_stay_where_they_are_asked_to():
+    model = nn.Linear(1, 2, bias=False)
+    model.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
+    zero = {"mask": np.float32([7.0, 0.0]), "weight": np.ones((2, 1), np.float32)}
+    load_arrays(model, zero, keep_infinite=True)
+    assert model.mask.tolist() == [7.0, -torch.inf]
+    assert model.weight.tolist() == [[1.0], [1.0]]
+    load_arrays(model, zero)
+    assert model.mask.tolist() == [7.0, 0.0]

@@ -65,7 +65,7 @@ class EnsembleDistillation:
     def outputs(self, index: int, arrays: Mapping[str, NDArray[Any]]) -> Tensor:
         """Return a model's logits of all public rows, in evaluation mode."""
         model = self.build(index)
-        load_arrays(model, arrays)
+        load_arrays(model, arrays, keep_infinite=True)
         with evaluation_mode(model):
             parts = torch.split(self.features, EVALUATION_BATCH)
             return torch.cat([model(part) for part in parts])
@@ -82,7 +82,7 @@ class EnsembleDistillation:
         ``teachers`` stacks their :meth:`outputs`; ``server_round`` names the draws.
         """
         student = self.build(index)
-        load_arrays(student, start)
+        load_arrays(student, start, keep_infinite=True)
         student.train()
         optimizer = torch.optim.Adam(student.parameters(), lr=self.learning_rate)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.steps)
