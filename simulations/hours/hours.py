@@ -399,7 +399,7 @@ def choices() -> str:
     return markdown_table(lines, left=(0, 1))
 
 
-SHOWN = (FEDAVG, "fedavgm", "fedrod", "fedbuff", "over-select", "compressed", "standalone")
+SHOWN = tuple(arm for arm in ARMS if arm not in ("fedavg-ft", "placebo"))
 
 
 def draw() -> None:
