@@ -23,10 +23,15 @@ PIXELS = tuple(f"p{i:02d}" for i in range(64))
 
 
 def load_site_data(
-    site: Site, spec: DatasetSpec, scaling: str, test_fraction: float
+    site: Site,
+    spec: DatasetSpec,
+    scaling: str,
+    test_fraction: float,
+    validation_fraction: float = 0.0,
 ) -> ClientData:
     """Return a site's rows, checked, and scaled as far as the site can alone."""
-    return scaled_rows(load_site_rows(site, spec, test_fraction), spec, scaling)
+    rows = load_site_rows(site, spec, test_fraction, validation_fraction)
+    return scaled_rows(rows, spec, scaling)
 
 
 def digits_columns(client_id: int, part: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from fedsuite.data import DATASETS, Split
 from fedsuite.data.own_rows import OwnRows
 from fedsuite.data.site import Site, SiteData
 from fedsuite.data.site_loading import check_rows
+from tests.data.site_files import load_site_data
 
 TABLE = replace(DATASETS["own-table"], name="rows", input_shape=(3,), num_classes=2)
 
@@ -112,7 +113,7 @@ def test_a_site_may_lack_a_part_and_a_table_to_divide_may_not(
     data = replace(SiteData(part(), part()), **{lacks: missing})
     monkeypatch.setattr(module, "_load_adapter", lambda _: lambda *_: data)
     site = Site("a", tmp_path, adapter="own:rows")
-    rows = module.load_site_data(site, TABLE, "standard", 0.5, 0.2)
+    rows = load_site_data(site, TABLE, "standard", 0.5, 0.2)
     assert len(rows.test) == (0 if lacks == "test" else 6)
     assert bool(len(rows.train)) == (lacks == "test")
     assert rows.train.features.shape[1:] == rows.test.features.shape[1:] == (3,)
@@ -136,7 +137,7 @@ def test_a_site_has_no_owners_of_its_rows(
     monkeypatch.setattr(module, "_load_adapter", lambda _: lambda *_: data)
     site = Site("a", tmp_path, adapter="own:rows")
     with pytest.raises(DataError, match="owners have no use, a site being one"):
-        module.load_site_data(site, TABLE, "standard", 0.5)
+        load_site_data(site, TABLE, "standard", 0.5)
 
 
 def test_ids_of_numbers_and_of_text_are_groups(monkeypatch: pytest.MonkeyPatch) -> None:
