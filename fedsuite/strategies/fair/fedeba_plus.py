@@ -128,6 +128,8 @@ class FedEBAPlus(AlignedFedEBA):
     @override
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
         self._losses = {}
+        # Before the probe, which may fail: else the row has the bytes of an earlier round.
+        self._paper_bytes = num_bytes(arrays) * len(client_ids)
         probed = self._probe(arrays, client_ids, with_gradient=self.theta == 0)
         exchange = super().train_exchange(arrays, [reply.client_id for reply in probed])
         # Replies need no loss before training: the probe told it.
