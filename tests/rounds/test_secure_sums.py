@@ -109,6 +109,17 @@ def test_every_subset_may_drop_out_at_each_message(kind: str, how: str) -> None:
             assert right is (True if 4 - count >= 3 else None), group
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", STAGES)
+@pytest.mark.parametrize("how", ["request", "reply"])
+def test_any_two_of_eight_may_drop_out_at_each_message(kind: str, how: str) -> None:
+    """Above two thirds of eight clients are six."""
+    for count in range(4):
+        for group in itertools.combinations(range(8), count):
+            right = check({(kind, k): how for k in group}, 8, reconstruction_threshold=0)
+            assert right is (True if 8 - count >= 6 else None), group
+
+
 @pytest.mark.parametrize(
     ("kind", "name", "place", "blamed"),
     [
