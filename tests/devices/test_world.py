@@ -28,6 +28,12 @@ def test_shipped_worlds_name_their_sources_and_give_each_client_a_device(name: s
     assert len(profiles) == WORLDS[name].count("[profiles.")
 
 
+def test_the_world_of_the_page_serves_the_quickstart(tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "devices.md"
+    (tmp_path / "world.toml").write_text(page.read_text().split("```toml")[1].split("```")[0])
+    World(content_of(str(tmp_path / "world.toml")), 0, {}, 10)
+
+
 def test_seconds_of_an_exchange_by_hand() -> None:
     """8 Mbit/s are 1e6 bytes: 2 s up, 1 s down, half a second of work, 0.1 s each way."""
     phone = world(profiles={"phone": {**PHONE, "latency-seconds": 0.1}}).device(0)
