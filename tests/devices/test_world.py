@@ -30,7 +30,9 @@ def test_shipped_worlds_name_their_sources_and_give_each_client_a_device(name: s
 
 def test_the_world_of_the_page_serves_the_quickstart(tmp_path: Path) -> None:
     page = Path(__file__).parents[2] / "docs" / "how-to" / "devices.md"
-    (tmp_path / "world.toml").write_text(page.read_text().split("```toml")[1].split("```")[0])
+    (tmp_path / "world.toml").write_text(
+        page.read_text().split("```toml")[1].split("```")[0]
+    )
     World(content_of(str(tmp_path / "world.toml")), 0, {}, 10)
 
 
