@@ -38,7 +38,6 @@ check: $(READY)  ## lint, format, the declared keys, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m fedsuite.experiment.config_table --check pyproject.toml
-	$(BIN)/python -m fedsuite.experiment.config_table --check fedsuite/experiment/keys.csv
 	$(BIN)/mypy
 
 unit: $(READY)  ## tests that start neither Ray nor Flower's processes
@@ -90,7 +89,6 @@ liars: $(READY)  ## a search for what one dishonest client can do to each method
 
 config: $(READY)  ## write the declared keys into pyproject.toml, and what leaves a site
 	$(BIN)/python -m fedsuite.experiment.config_table --write pyproject.toml
-	$(BIN)/python -m fedsuite.experiment.config_table --write fedsuite/experiment/keys.csv
 	$(BIN)/python docs/what_leaves.py --write
 
 docs: $(READY)  ## the site, into docs/_build/html: its tutorials run, a warning is an error

@@ -20,6 +20,7 @@ from fedsuite.core.errors import ConfigError, FedsuiteError, Stopped, printable
 from fedsuite.core.extras import naming_extras
 from fedsuite.core.output import outliving_readers, print_line
 from fedsuite.core.progress import shown
+from fedsuite.core.registry import METHODS
 from fedsuite.deploy.commands import app as deploy_app
 from fedsuite.engines.api import ENGINES, Engine
 from fedsuite.engines.room import Room
@@ -30,7 +31,6 @@ from fedsuite.experiment.command_options import (
     StandaloneOption,
     overrides,
 )
-from fedsuite.experiment.completion import complete_method
 from fedsuite.results.tables import print_table
 
 
@@ -102,6 +102,11 @@ def _print_version(asked: bool) -> None:
         raise typer.Exit
 
 
+def _methods_like(incomplete: str) -> list[str]:
+    """Return the methods that begin so, for the shell."""
+    return [name for name in METHODS if name.startswith(incomplete)]
+
+
 @app.callback()
 def common(
     version: Annotated[
@@ -118,7 +123,7 @@ def common(
 def init(
     method: Annotated[
         str,
-        typer.Argument(help="Method to begin with.", autocompletion=complete_method),
+        typer.Argument(help="Method to begin with.", autocompletion=_methods_like),
     ] = "fedavg",
     own_app: Annotated[
         bool,
@@ -253,7 +258,7 @@ def resume(
 def methods(
     name: Annotated[
         str | None,
-        typer.Argument(help="A method: prints its keys.", autocompletion=complete_method),
+        typer.Argument(help="A method: prints its keys.", autocompletion=_methods_like),
     ] = None,
     every: Annotated[
         bool, typer.Option("--all", help="Also the keys that every experiment has.")

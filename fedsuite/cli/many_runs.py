@@ -11,7 +11,6 @@ from fedsuite.experiment.command_options import (
     WorkersOption,
     overrides,
 )
-from fedsuite.experiment.completion import complete_methods, complete_setting
 
 
 def sweep(
@@ -22,7 +21,6 @@ def sweep(
             "--grid",
             metavar="KEY=A,B,C",
             help="Values of a key; may be repeated.",
-            autocompletion=complete_setting,
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(help="Number of seeds per point.", min=1)] = 1,
@@ -49,9 +47,7 @@ def tune(
     file: FileArgument,
     methods: Annotated[
         str,
-        typer.Option(
-            help="Methods to tune, comma-separated.", autocompletion=complete_methods
-        ),
+        typer.Option(help="Methods to tune, comma-separated."),
     ],
     keys: Annotated[
         str, typer.Option(help="Keys of options to tune too, comma-separated.")

@@ -88,7 +88,7 @@ class Addition:
 @cache
 def installed(group: str) -> Mapping[str, tuple[Addition, ...]]:
     """Return what installed packages add to a group of entry points, by name."""
-    # Its parts take a while, which help and completion need not wait for.
+    # Its parts take a while, which help need not wait for.
     from importlib.metadata import entry_points
 
     by_name: dict[str, tuple[Addition, ...]] = {}

@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from fedsuite.core.keys import Value
-from fedsuite.experiment.completion import complete_setting
 
 FileArgument = Annotated[Path, typer.Argument(help="Experiment file (TOML).")]
 SetOption = Annotated[
@@ -16,7 +15,6 @@ SetOption = Annotated[
         "--set",
         metavar="KEY=VALUE",
         help="Override a key; may be repeated.",
-        autocompletion=complete_setting,
     ),
 ]
 RunArgument = Annotated[Path, typer.Argument(help="Folder of the run.")]

@@ -4,13 +4,9 @@ Flower accepts a key of ``--run-config`` only if the table in the app's ``pyproj
 has the key. ``make config`` writes the table between two marker lines::
 
     python -m fedsuite.experiment.config_table --write pyproject.toml
-
-Given a ``.csv`` it writes what the shell's completion knows of the keys.
 """
 
 import argparse
-import csv
-import io
 import sys
 from pathlib import Path
 
@@ -18,7 +14,6 @@ import tomli_w
 
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.files import atomic_write
-from fedsuite.core.plug_ins import Registry
 from fedsuite.experiment.key_catalog import (
     KnownKey,
     our_keys,
@@ -56,17 +51,6 @@ def _section(name: str, known: KnownKey) -> str:
     return next(title for title, keys in groups if name in {key.name for key in keys})
 
 
-def completion_table() -> str:
-    """Return the names, choices and meanings of all keys, for the shell's completion."""
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    for name, known in our_keys().items():
-        key = known.declarations[0]
-        choices = key.choices.ours if isinstance(key.choices, Registry) else key.choices
-        writer.writerow([name, " ".join(choices), key.help])
-    return text.getvalue()
-
-
 def insert(text: str) -> str:
     """Return the text of a ``pyproject.toml`` with a new table between its markers.
 
@@ -95,7 +79,7 @@ def main(arguments: list[str] | None = None) -> int:
     path: Path = options.write or options.check
     try:
         old = path.read_text("utf-8")
-        new = completion_table() if path.suffix == ".csv" else insert(old)
+        new = insert(old)
     except (OSError, UnicodeDecodeError, ConfigError) as error:
         print(f"fedsuite: error: {path}: {error}", file=sys.stderr)
         return 1
@@ -103,10 +87,8 @@ def main(arguments: list[str] | None = None) -> int:
         if new != old:
             atomic_write(path, new.encode())
     elif new != old:
-        what = "it" if path.suffix == ".csv" else "[tool.flwr.app.config]"
-        print(
-            f"fedsuite: error: {path}: {what} is stale: run `make config`", file=sys.stderr
-        )
+        stale = "[tool.flwr.app.config] is stale: run `make config`"
+        print(f"fedsuite: error: {path}: {stale}", file=sys.stderr)
         return 1
     return 0
 
