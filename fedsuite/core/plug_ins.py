@@ -195,11 +195,6 @@ class Registry(Mapping[str, T], Generic[T]):
         """Return what a package adds by a name; None for fedsuite's own and for code."""
         return next(iter(installed(self._group).get(name, ())), None)
 
-    def versions(self) -> dict[str, str]:
-        """Return the versions of the packages that add names, by package."""
-        added = (one for several in installed(self._group).values() for one in several)
-        return {addition.package: addition.version for addition in added}
-
     def by_origin(self) -> dict[str, list[str]]:
         """Return the usable names that packages add, by package and version."""
         names: dict[str, list[str]] = {}

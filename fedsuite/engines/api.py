@@ -252,10 +252,8 @@ def _pass_over_later(folder: Path, server_round: int) -> None:
 def at_home(experiment: "Experiment") -> "Experiment":
     """Return the experiment with absolute folders, run name and engine."""
     from fedsuite.experiment.paths import absolute_paths
-    from fedsuite.experiment.plug_ins import requirements
 
     values = dict(experiment.values)
-    values["plug-ins"] = requirements(values)
     if values["output-dir"] == AUTO:
         values["output-dir"] = "runs"
     if values["data-dir"] == AUTO:

@@ -35,7 +35,6 @@ from fedsuite.experiment.key_catalog import (
     unknown_key,
 )
 from fedsuite.experiment.own_defaults import own_defaults, own_note
-from fedsuite.experiment.plug_ins import check_installed
 from fedsuite.experiment.rules import experiment_rules
 from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.experiment.shipped import find_experiment
@@ -105,7 +104,6 @@ class Experiment:
         ConfigError
             Naming the key, the value, and what is allowed.
         """
-        check_installed(given_values.get("plug-ins"))
         values: dict[str, Value] = {}
         defaults: dict[str, Value] = {}
         keys: list[Key] = []

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from fedsuite.core.errors import ConfigError
-from fedsuite.core.keys import AUTO, Value
+from fedsuite.core.keys import Value
 from fedsuite.core.plug_ins import Addition, is_code
 from fedsuite.core.registry import METHODS
 from fedsuite.data.catalog import DATASETS
@@ -30,37 +30,6 @@ def additions(values: Mapping[str, Value]) -> list[Addition]:
         *(MODELS.addition(network.name) for network in networks),
     ]
     return list(dict.fromkeys(one for one in used if one is not None))
-
-
-def requirements(values: Mapping[str, Value]) -> str:
-    """Return the packages that an experiment uses, for the key ``plug-ins``."""
-    return ", ".join(sorted({f"{a.package}=={a.version}" for a in additions(values)}))
-
-
-def check_installed(plug_ins: object) -> None:
-    """Refuse an experiment whose key ``plug-ins`` names a package that is not here.
-
-    Raises
-    ------
-    ConfigError
-        Naming the package to install.
-    """
-    if not isinstance(plug_ins, str) or plug_ins in ("", AUTO):
-        return
-    # Of other packages no message learns whether they are here.
-    versions = METHODS.versions() | MODELS.versions() | DATASETS.versions()
-    for requirement in (part.strip() for part in plug_ins.split(",")):
-        package, sign, required = requirement.partition("==")
-        if not sign:
-            raise ConfigError(f"key plug-ins = {plug_ins!r}: expected NAME==VERSION, ...")
-        version = versions.get(package)
-        if version == required:
-            continue
-        installed = f"{version} is" if version else "it is not"
-        raise ConfigError(
-            f"the experiment needs the package {requirement}, and {installed} installed "
-            f"here: install {requirement} where this process runs"
-        )
 
 
 def own_code(values: Mapping[str, Value]) -> list[str]:

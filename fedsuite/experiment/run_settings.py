@@ -22,12 +22,6 @@ class RunSettings(Settings):
         help="values of the method's keys that are not named: the ones that we found best, "
         "or its paper's",
     )
-    plug_ins: str = key(
-        local=True,
-        default=AUTO,
-        help="packages that must be installed, NAME==VERSION, comma-separated; auto is "
-        "those that the method, the model and the data set come with",
-    )
     num_rounds: int = key(
         local=True, default=10, help="rounds of the federation", minimum=1
     )

@@ -36,7 +36,6 @@ LISTED: Mapping[str, str] = {
     "resume": "goes on with another run: tests/rounds/test_checkpoint.py",
     "metrics-port": "opens a port and changes nothing else: tests/callbacks",
     "metrics-host": "opens a port and changes nothing else: tests/callbacks",
-    "plug-ins": "says what must be installed: tests/experiment/test_plug_ins.py",
     "report": "writes a page and changes nothing else: tests/results/test_report.py",
 }
 """Keys that do not change what a run of digits does, by design or here, and why."""

@@ -302,7 +302,6 @@ OTHER_VALUES = {
     "report": False,
     "trackers": "tensorboard",
     "preset": "paper",
-    "plug-ins": "",
     "site-dirs": "elsewhere",
     "only-statistics": True,
     "metrics-port": 9400,

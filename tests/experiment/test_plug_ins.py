@@ -5,14 +5,13 @@ from pathlib import Path
 import pytest
 
 from fedsuite.core.errors import ConfigError
-from fedsuite.engines.api import at_home
 from fedsuite.experiment.config_table import render
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.key_catalog import known_keys, table_default
 from fedsuite.experiment.plug_ins import fingerprint
 from fedsuite.running.server import refuse_flowers_table
 from tests.core.test_plug_ins import PROX, methods
-from tests.plug_ins.fakes import EXAMPLE, PACKAGE, example, installed, write_package
+from tests.plug_ins.fakes import example, installed, write_package
 
 ADDED = {"method": "anchored", "model": "two-layers", "dataset": "stripes"}
 
@@ -28,30 +27,6 @@ def test_a_methods_fields_are_keys(tmp_path: Path) -> None:
             Experiment.from_values({"anchored-way": 0.25})
     with pytest.raises(ConfigError, match="unknown key 'anchored-way'"):
         Experiment.from_values({"anchored-way": 0.25})
-
-
-def test_the_packages_are_recorded_and_asked_for(tmp_path: Path) -> None:
-    with example(tmp_path / "one"):
-        resolved = at_home(Experiment.from_values(ADDED)).values
-        assert resolved["plug-ins"] == "fedsuite-example==0.1.0"
-        assert at_home(Experiment.from_values({})).values["plug-ins"] == ""
-        of_network = {"method": "fedal", "public-size": 9, "client-models": "two-layers"}
-        named = at_home(Experiment.from_values(of_network)).values["plug-ins"]
-        assert named == "fedsuite-example==0.1.0"
-    wanted = "needs the package fedsuite-example==0.1.0, and"
-    install = "installed here: install fedsuite-example==0.1.0 where"
-    with pytest.raises(ConfigError, match=f"{wanted} it is not {install}"):
-        Experiment.from_values(resolved)
-    write_package(tmp_path / "two", "fedsuite-example", EXAMPLE, version="0.2.0")
-    with installed(tmp_path / "two", PACKAGE):
-        with pytest.raises(ConfigError, match=rf"{wanted} 0.2.0 is {install}"):
-            Experiment.from_values(resolved)
-        assert Experiment.from_values({**resolved, "plug-ins": "auto"})
-    with pytest.raises(ConfigError, match="plug-ins = 'some': expected NAME==VERSION"):
-        Experiment.from_values({"plug-ins": "some"})
-    # A node tells nobody what else is installed on it.
-    with pytest.raises(ConfigError, match="torch==0, and it is not installed here"):
-        Experiment.from_values({"plug-ins": "torch==0"})
 
 
 def test_the_code_of_packages_has_a_fingerprint(tmp_path: Path) -> None:

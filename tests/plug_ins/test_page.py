@@ -61,8 +61,8 @@ def test_the_commands_run_to_the_same_bits_on_three_engines(reader: Reader) -> N
     first, *others = (final(reader, name) for name in RUNS)
     assert set(first) == {"body.weight", "body.bias", "head.weight", "head.bias"}
     assert all(other == first for other in others)
-    resolved = (reader.folder / "runs" / "ray" / "experiment.toml").read_text()
-    assert 'plug-ins = "fedsuite-example==0.1.0"' in resolved
+    manifest = (reader.folder / "runs" / "ray" / "manifest.json").read_text()
+    assert '"own_code": "fedsuite-example 0.1.0 (' in manifest
     assert (reader.folder / "runs" / "own" / "model.safetensors").exists()
 
 

@@ -68,7 +68,6 @@ def test_no_message_makes_a_node_import_a_module(
         {"partitioner": "trap_module:Net"},
         {"client-models": "trap_module:Net", "method": "fedal", "public-size": 9},
         {"cfd-server-model": "trap_module:Net", "method": "cfd", "public-size": 9},
-        {"plug-ins": "trap_module:Net"},
         {"model": "trap_module:Net", "allowed-code": "trap_module:Net"},
     ],
     ids=lambda config: next(iter(config)),
@@ -121,15 +120,16 @@ def test_what_the_operator_installed_is_used(tmp_path: Path) -> None:
     assert str(hello["plug-ins"]).startswith("fedsuite-example 0.1.0 (")
 
 
-def test_a_node_without_the_package_names_it(tmp_path: Path) -> None:
-    config: dict[str, Value] = {"method": "anchored", "plug-ins": "fedsuite-example==0.1.0"}
+def test_a_node_without_the_package_names_the_method() -> None:
+    config: dict[str, Value] = {"method": "anchored"}
     reason = answers(config).error.reason
-    assert "here: install fedsuite-example==0.1.0 where this process runs" in reason
+    assert "key method = 'anchored': " in reason
+    assert "or a name that an installed package adds" in reason
     assert reason.count("\n") == 0
     strategy = FedAvg(identity="partition", num_clients=2, connect_timeout=5.0)
     with (
         flower_identity(),
-        pytest.raises(RunError, match=r"failed the hello .*: install fedsuite-example"),
+        pytest.raises(RunError, match=r"failed the hello .*key method = 'anchored'"),
     ):
         strategy.start(LocalGrid(app, 1, config), to_record({}), 1)
 

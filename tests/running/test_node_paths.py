@@ -42,7 +42,6 @@ NO_PATHS = {
     "evaluation-only": "names or numbers of clients",
     "metrics-host": "address, on the server",
     "picture-classes": "names of classes",
-    "plug-ins": "names of packages",
     "run-name": "name that can hold no separator",
     "schema": "content of a file, of which no node opens one",
     "site-rows": "numbers",
