@@ -1,4 +1,4 @@
-"""Commands that read runs again: a table and a plot each."""
+"""Commands that read runs again: a table each."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,13 +12,12 @@ from fedsuite.experiment.command_options import (
     RunArgument,
     RunsArgument,
     SetOption,
-    StandaloneOption,
     WorkersOption,
     overrides,
 )
 
 app = typer.Typer(
-    help="Read runs again: a table and a plot each.",
+    help="Read runs again: a table each.",
     no_args_is_help=True,
     suggest_commands=False,
 )
@@ -44,29 +43,10 @@ def costs(
     ] = "",
     overwrite: OverwriteOption = False,
 ) -> None:
-    """Tell the bytes and seconds that accuracies cost, and plot accuracy against them."""
+    """Tell the bytes and seconds that accuracies cost; the report draws them."""
     from fedsuite.results.costs import write_costs
 
     write_costs(runs, output, percent=target or [], metric=metric, overwrite=overwrite)
-
-
-@app.command()
-def contributions(
-    runs: RunsArgument,
-    standalone: StandaloneOption = None,
-    output: OutputOption = Path("analysis"),
-    overwrite: OverwriteOption = False,
-) -> None:
-    """Set the contribution that a method gives a client against its accuracy alone."""
-    from fedsuite.results.analysis_files import Output
-    from fedsuite.results.contributions import write_contributions
-    from fedsuite.results.reader import load_run
-    from fedsuite.sweeps.standalone_runs import standalone_runs
-
-    loaded = [load_run(path) for path in runs]
-    files = Output.claim(output, "contributions", overwrite=overwrite)
-    alone = standalone_runs(loaded, [load_run(path) for path in standalone or []])
-    write_contributions(files, loaded, alone)
 
 
 @app.command()

@@ -27,9 +27,9 @@ StandaloneOption = Annotated[
     ),
 ]
 WorkersOption = Annotated[int, typer.Option(help="Runs at a time; 0: one per core.", min=0)]
-OutputOption = Annotated[Path, typer.Option(help="Folder for table and plot.")]
+OutputOption = Annotated[Path, typer.Option(help="Folder for the table.")]
 OverwriteOption = Annotated[
-    bool, typer.Option("--overwrite", help="Replace table and plot of an earlier call.")
+    bool, typer.Option("--overwrite", help="Replace the table of an earlier call.")
 ]
 
 

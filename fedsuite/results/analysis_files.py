@@ -1,16 +1,13 @@
-"""Output of an analysis: a table as CSV and Markdown, and a plot."""
+"""Output of an analysis: a table as CSV and Markdown."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from typing import Self
 
 from fedsuite.core.errors import RunError
 from fedsuite.core.files import atomic_write, write_error
 from fedsuite.core.output import print_line
-from fedsuite.results.plots import save_figure
 from fedsuite.results.tables import (
     console_table,
     csv_table,
@@ -69,10 +66,10 @@ class Output:
 
     folder: Path
     name: str
-    endings: tuple[str, ...] = (".csv", ".md", ".png")
+    endings: tuple[str, ...] = (".csv", ".md")
 
     @classmethod
-    def claim(cls, folder: Path, name: str, *endings: str, overwrite: bool) -> "Output":
+    def claim(cls, folder: Path, name: str, *endings: str, overwrite: bool) -> Self:
         """Make the folder before the work starts, and return the output.
 
         Parameters
@@ -104,41 +101,17 @@ class Output:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """The files, one for each ending: CSV, Markdown and PNG unless said otherwise."""
+        """The files, one for each ending: CSV and Markdown unless said otherwise."""
         stem = self.folder / self.name
         return tuple(map(stem.with_suffix, self.endings))
 
-    def write(self, table: Table, figure: Figure, *, printed: Table | None = None) -> None:
+    def write(self, table: Table, *, printed: Table | None = None) -> None:
         """Write the files and print the table, or a shorter table in its place."""
-        csv_path, markdown, image = self.paths
+        csv_path, markdown = self.paths[:2]
         atomic_write(csv_path, table.to_csv().encode())
         atomic_write(markdown, table.to_markdown().encode())
-        save_figure(figure, image)
         (printed or table).show()
-        print_line(f"table and plot: {csv_path}, {markdown.name}, {image.name}")
-
-
-def panels(
-    count: int, columns: int, width: float, height: float, extra: float = 0.0
-) -> tuple[Figure, list[Axes]]:
-    """Return a figure with panels in lines, and the panels.
-
-    Parameters
-    ----------
-    count, columns
-        Number of panels, and of panels per line.
-    width, height
-        Size of one panel, inches.
-    extra
-        Height below all panels, inches.
-    """
-    lines = -(-count // columns)
-    size = (width * columns, height * lines + extra)
-    figure = Figure(figsize=size, layout="constrained")
-    axes = list(figure.subplots(lines, columns, squeeze=False).flat)
-    for empty in axes[count:]:
-        empty.remove()
-    return figure, axes[:count]
+        print_line(f"table: {csv_path}, {markdown.name}")
 
 
 def _cells(row: Sequence[Cell]) -> list[str]:

@@ -10,12 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from fedsuite.results.analysis_files import Cell, Output, Table, panels
+from fedsuite.results.analysis_files import Cell, Output, Table
 from fedsuite.results.cost_curves import COSTS, Curve, cost_curve, known
 from fedsuite.results.groups import group_runs
-from fedsuite.results.plots import dress, escape_dollars, line_style
 from fedsuite.results.reader import Run, load_run
 
 WHOLE_TEST = "evaluate_whole_test_accuracy"
@@ -64,22 +62,6 @@ def cost_table(curves: Sequence[Curve], targets: Sequence[float], metric: str) -
     return Table(columns, cells, NOTE.format(metric=metric))
 
 
-def cost_figure(curves: Sequence[Curve], metric: str) -> Figure:
-    """Draw accuracy against bytes, on a logarithmic axis, and against seconds."""
-    figure, (sent, time) = panels(2, 2, 4.8, 3.8, extra=0.3)
-    for index, curve in enumerate(curves):
-        style = {**line_style(index), "marker": "o" if len(curve.rounds) <= 30 else ""}
-        style |= {"markersize": 3, "label": escape_dollars(curve.label)}
-        sent.plot(curve.megabytes, 100 * curve.accuracies, **style)
-        time.plot(curve.costs["seconds"], 100 * curve.accuracies, **style)
-    sent.set_xscale("log")
-    dress(sent, "Against traffic", "MB down and up, all clients", f"{metric} (%)")
-    dress(time, "Against time", "seconds without evaluation", f"{metric} (%)")
-    handles, labels = sent.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=1, frameon=False)
-    return figure
-
-
 def write_costs(
     runs: Sequence[Path],
     output: Path,
@@ -88,12 +70,12 @@ def write_costs(
     metric: str,
     overwrite: bool,
 ) -> None:
-    """Write what targets cost, and accuracy against bytes and seconds.
+    """Write what targets cost.
 
     Parameters
     ----------
     runs, output
-        Folders of the runs, and of table and plot.
+        Folders of the runs, and of the table.
     percent
         Targets; empty for :func:`common_targets`.
     metric
@@ -106,4 +88,4 @@ def write_costs(
     curves = [cost_curve(group, metric) for group in group_runs(loaded)]
     targets = [each / 100 for each in percent] or common_targets(curves)
     files = Output.claim(output, "costs", overwrite=overwrite)
-    files.write(cost_table(curves, targets, metric), cost_figure(curves, metric))
+    files.write(cost_table(curves, targets, metric))

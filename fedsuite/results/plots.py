@@ -4,19 +4,13 @@ A figure of matplotlib is made of its objects, without pyplot, whose global stat
 reach into the caller's session.
 """
 
-import io
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsuite.core.errors import one_line
-from fedsuite.core.files import atomic_write
-
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
     from fedsuite.results.panels import Panel
 
@@ -24,7 +18,6 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 """Okabe and Ito's colours for the colour-blind, without yellow, too pale for lines."""
 
 LINE_STYLES = ("-", "--", ":", "-.")
-DPI = 150
 
 
 def dress(axes: "Axes", title: str, x_label: str, y_label: str) -> None:
@@ -62,15 +55,3 @@ def line_style(index: int) -> dict[str, Any]:
     """Return a line's colour and style; each pair comes once before any repeats."""
     style = LINE_STYLES[index // len(PALETTE) % len(LINE_STYLES)]
     return {"color": PALETTE[index % len(PALETTE)], "linestyle": style, "linewidth": 1.6}
-
-
-def escape_dollars(text: str) -> str:
-    """Return a text for a figure, in which a dollar sign begins no mathematics."""
-    return one_line(text).replace("$", r"\$")
-
-
-def save_figure(figure: "Figure", path: Path) -> None:
-    """Write a figure to a PNG file, whole or not at all."""
-    image = io.BytesIO()
-    figure.savefig(image, format="png", dpi=DPI)
-    atomic_write(path, image.getvalue())

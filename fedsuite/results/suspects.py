@@ -29,12 +29,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from fedsuite.core.errors import RunError
-from fedsuite.results.analysis_files import Output, Table, panels
+from fedsuite.results.analysis_files import Output, Table
 from fedsuite.results.layout import LEFT_OUT
-from fedsuite.results.plots import dress, escape_dollars
 from fedsuite.results.reader import Client, Run, load_run
 from fedsuite.rounds.kinds import ABSENT, Kind
 from fedsuite.rounds.report import RESERVED
@@ -400,20 +398,7 @@ def write_suspects(run: Path, output: Path, *, overwrite: bool) -> None:
     """Write which clients' updates were far from the others', and whose were refused."""
     clients = suspects(load_run(run))
     files = Output.claim(output, "suspects", overwrite=overwrite)
-    table = Table(COLUMNS, [suspect.cells() for suspect in clients], NOTE)
-    files.write(table, suspects_figure(clients))
-
-
-def suspects_figure(clients: Sequence[Suspect]) -> Figure:
-    """Draw the lengths of each client's updates, the oddest client first."""
-    figure, (axes,) = panels(1, 1, 5.0, 3.8)
-    for place, suspect in enumerate(clients):
-        axes.plot([place] * len(suspect.lengths), suspect.lengths, "k.", markersize=4)
-    names = [escape_dollars(str(suspect.client)) for suspect in clients]
-    axes.set_xticks(range(len(clients)), names)
-    axes.axhline(1, color="0.4", linewidth=0.8)
-    dress(axes, "Clients' updates", "client", "length, medians of the round")
-    return figure
+    files.write(Table(COLUMNS, [suspect.cells() for suspect in clients], NOTE))
 
 
 def _told(run: Run) -> dict[Place, dict[str, set[Client]]]:

@@ -49,7 +49,7 @@ from fedsuite.messages.records import (
     Reply,
     Request,
 )
-from fedsuite.results.analysis_files import Output, Table, panels
+from fedsuite.results.analysis_files import Table
 from fedsuite.results.plots import LINE_STYLES, PALETTE, dress
 from fedsuite.rounds.aggregation import WeightedMean
 from fedsuite.rounds.checkpoint import Checkpoint
@@ -57,7 +57,7 @@ from fedsuite.rounds.events import Callback, RoundReport, RunState
 from simulations.decomposition.federation import Federation
 from simulations.decomposition.filters import DenseSpace, Spread
 from simulations.decomposition.variants import Models, ModelsOption, variant
-from simulations.figures import legend_below, whole_rounds
+from simulations.figures import DrawnOutput, legend_below, panels, whole_rounds
 
 
 class Clients(StrEnum):
@@ -278,7 +278,7 @@ def command(
     """Measure how much the aggregated filters vary when a round is repeated."""
     set_values = overrides(settings)
     loaded = {n: Experiment.load(experiment, variant(n, set_values)) for n in models.names}
-    files = Output.claim(output, "aggregation_variance", overwrite=overwrite)
+    files = DrawnOutput.claim(output, "aggregation_variance", overwrite=overwrite)
     rows = [
         row
         for name, each in loaded.items()
@@ -291,7 +291,7 @@ def command(
         "anew. Ratio: variance over that of the average of the clients' own filters, "
         "weighted by examples, in the same repeats."
     )
-    files.write(Table(COLUMNS, rows, note), variance_figure(rows))
+    files.draw(Table(COLUMNS, rows, note), variance_figure(rows))
 
 
 PANELS = {

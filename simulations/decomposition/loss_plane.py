@@ -39,7 +39,7 @@ from fedsuite.messages.array_records import to_arrays
 from fedsuite.messages.records import Arrays
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.models.decomposed import recompose
-from fedsuite.results.analysis_files import Output, Table, panels
+from fedsuite.results.analysis_files import Table
 from fedsuite.results.plots import PALETTE, dress
 from fedsuite.rounds.events import Callback, RoundReport, RunState
 from fedsuite.training.evaluation import mean_loss
@@ -47,7 +47,7 @@ from fedsuite.training.loop import resolve_device
 from simulations.decomposition.federation import Federation
 from simulations.decomposition.filters import DenseSpace, flat
 from simulations.decomposition.variants import variant
-from simulations.figures import whole_rounds
+from simulations.figures import DrawnOutput, panels, whole_rounds
 
 MARGIN = 0.15
 """Margin around the paths, as a share of their extent."""
@@ -197,7 +197,7 @@ def command(
     set_values = overrides(settings)
     names = ("dense", "factored")
     loaded = {n: Experiment.load(experiment, variant(n, set_values)) for n in names}
-    files = Output.claim(output, "loss_plane", overwrite=overwrite)
+    files = DrawnOutput.claim(output, "loss_plane", overwrite=overwrite)
     federations = {name: Federation(each) for name, each in loaded.items()}
     surface = make_surface(federations["dense"], samples)
     points = {}
@@ -221,7 +221,7 @@ def command(
         "paths' variance along x and y."
     )
     figure = plane_figure(rows, plane, surface, resolution)
-    files.write(Table(columns, rows, note), figure)
+    files.draw(Table(columns, rows, note), figure)
 
 
 def plane_figure(

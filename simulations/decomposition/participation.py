@@ -23,12 +23,13 @@ from fedsuite.experiment.command_options import (
     SetOption,
     overrides,
 )
-from fedsuite.results.analysis_files import Output, Table, panels
+from fedsuite.results.analysis_files import Table
 from fedsuite.results.compare import spread
 from fedsuite.results.plots import PALETTE, dress
 from fedsuite.results.reader import load_run
 from fedsuite.sweeps.sweep import run_sweep
 from simulations.decomposition.variants import Models, ModelsOption, variant
+from simulations.figures import DrawnOutput, panels
 
 KEY = "clients-per-round"
 
@@ -111,7 +112,7 @@ def command(
 ) -> None:
     """Sweep the clients per round, dense and factored, and compare the last accuracies."""
     set_values = overrides(settings)
-    files = Output.claim(output, "participation", overwrite=overwrite)
+    files = DrawnOutput.claim(output, "participation", overwrite=overwrite)
     folders = {
         name: run_sweep(
             experiment,
@@ -128,7 +129,7 @@ def command(
         f"{metric} at the last evaluation, mean and sample standard deviation over seeds; "
         "gains are differences paired by seed. Latent clients: m^2 - m of m clients."
     )
-    files.write(Table(COLUMNS, rows, note), participation_figure(rows, metric))
+    files.draw(Table(COLUMNS, rows, note), participation_figure(rows, metric))
 
 
 def participation_figure(rows: Sequence[Row], metric: str) -> Figure:

@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 from fedsuite.cli import main
 from fedsuite.core.rng import numpy_stream
 from fedsuite.experiment.command_options import OutputOption, OverwriteOption
-from fedsuite.results.analysis_files import Output, Table, panels
+from fedsuite.results.analysis_files import Table
 from fedsuite.results.plots import PALETTE, dress
-from simulations.figures import SeedOption, whole_rounds
+from simulations.figures import DrawnOutput, SeedOption, panels, whole_rounds
 
 CENTRE = np.array([2.0, 2.0])
 SECOND_MOMENT = 4.0 * np.eye(2) + np.outer(CENTRE, CENTRE)
@@ -97,7 +97,7 @@ def command(
     overwrite: OverwriteOption = False,
 ) -> None:
     """Follow FedAvg with 5 and 25 models over the loss of a model of two weights."""
-    files = Output.claim(output, "synthetic_landscape", overwrite=overwrite)
+    files = DrawnOutput.claim(output, "synthetic_landscape", overwrite=overwrite)
     settings = Settings(rounds=rounds)
     paths = {}
     for count in MODELS:
@@ -118,7 +118,7 @@ def command(
         f"of the data; least loss {expected_loss(OPTIMUM):.4f}. Independent clients: "
         "expected ratio 5, scattered widely over so few draws."
     )
-    files.write(Table(columns, rows, note), landscape_figure(paths))
+    files.draw(Table(columns, rows, note), landscape_figure(paths))
 
 
 def landscape_figure(paths: dict[int, Array]) -> Figure:

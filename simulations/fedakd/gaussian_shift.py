@@ -30,9 +30,9 @@ from scipy.special import digamma
 from fedsuite.cli import main
 from fedsuite.core.rng import numpy_stream
 from fedsuite.experiment.command_options import OutputOption, OverwriteOption
-from fedsuite.results.analysis_files import Cell, Output, Table, panels
+from fedsuite.results.analysis_files import Cell, Table
 from fedsuite.results.plots import LINE_STYLES, PALETTE, dress
-from simulations.figures import SeedOption
+from simulations.figures import DrawnOutput, SeedOption, panels
 
 Array = NDArray[np.float64]
 
@@ -199,7 +199,7 @@ def command(
     overwrite: OverwriteOption = False,
 ) -> None:
     """Compare the theorem, as printed and corrected, with what it approximates."""
-    files = Output.claim(output, "gaussian_shift", overwrite=overwrite)
+    files = DrawnOutput.claim(output, "gaussian_shift", overwrite=overwrite)
     shift = random_shift(dimensions, seed)
     sizes = [samples for samples in SAMPLES if samples > dimensions + 2]
     fits = {n: simulated_fit_kl(dimensions, n, draws, seed) for n in sizes}
@@ -224,7 +224,7 @@ def command(
         f"Fit a / n + b to the simulated ones from the fit to the truth: a = {line.a:.4g}, "
         f"b = {line.b:.3g}; theory a = {dimensions * (dimensions + 3) / 4:g}, b = 0."
     )
-    files.write(Table(columns, rows, note), shift_figure(shift, fits, line))
+    files.draw(Table(columns, rows, note), shift_figure(shift, fits, line))
 
 
 def shift_figure(shift: Shift, fits: dict[int, tuple[float, float]], line: Line) -> Figure:

@@ -22,11 +22,11 @@ from fedsuite.cli import main
 from fedsuite.core.errors import RunError
 from fedsuite.data import Split
 from fedsuite.experiment.command_options import OutputOption, OverwriteOption, RunsArgument
-from fedsuite.results.analysis_files import Output, Table
+from fedsuite.results.analysis_files import Table
 from fedsuite.results.groups import METHOD, SEED, group_runs
-from fedsuite.results.plots import escape_dollars
 from fedsuite.results.reader import Run, load_run
 from simulations.fedal.final_models import FinalModels, all_outputs
+from simulations.figures import DrawnOutput, escape_dollars
 
 MOST_WITH_NUMBERS = 12
 """Most classes of a matrix with printed numbers."""
@@ -96,7 +96,7 @@ def command(
 ) -> None:
     """Show what clients' final models take test samples of each class for."""
     groups = group_runs([load_run(path) for path in runs])
-    files = Output.claim(output, "class_probabilities", overwrite=overwrite)
+    files = DrawnOutput.claim(output, "class_probabilities", overwrite=overwrite)
     matrices = [run_probabilities(g.label, run) for g in groups for run in g.runs]
     columns = (
         *("experiment", "seed", "round", "true class", "class", "probability"),
@@ -118,7 +118,7 @@ def command(
         [(*p.names, p.right) for p in matrices],
         "Mean over classes of the matrix' diagonal; the table that is written holds all.",
     )
-    files.write(Table(columns, cells, note), matrix_figure(matrices), printed=summary)
+    files.draw(Table(columns, cells, note), matrix_figure(matrices), printed=summary)
 
 
 def matrix_figure(matrices: Sequence[Probabilities]) -> Figure:

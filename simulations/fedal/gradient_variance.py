@@ -33,13 +33,20 @@ from fedsuite.cli import main
 from fedsuite.core.rng import numpy_stream
 from fedsuite.experiment.command_options import OutputOption, OverwriteOption, RunsArgument
 from fedsuite.models.evaluation_mode import EVALUATION_BATCH
-from fedsuite.results.analysis_files import Output, Table, panels
+from fedsuite.results.analysis_files import Table
 from fedsuite.results.groups import SEED, group_runs
-from fedsuite.results.plots import dress, escape_dollars, line_style
+from fedsuite.results.plots import dress, line_style
 from fedsuite.results.reader import Run, load_run
 from simulations.fedal.final_models import FinalModels
 from simulations.fedal.loss_terms import NAMES, NextPhase, Term
-from simulations.figures import SeedOption, legend_below, whole_rounds
+from simulations.figures import (
+    DrawnOutput,
+    SeedOption,
+    escape_dollars,
+    legend_below,
+    panels,
+    whole_rounds,
+)
 
 
 class Row(NamedTuple):
@@ -112,7 +119,7 @@ def command(
 ) -> None:
     """Measure how much mini-batch gradients of FedAL's terms vary at the ends of runs."""
     groups = group_runs([load_run(path) for path in runs])
-    files = Output.claim(output, "gradient_variance", overwrite=overwrite)
+    files = DrawnOutput.claim(output, "gradient_variance", overwrite=overwrite)
     rows = [
         row
         for group in groups
@@ -125,7 +132,7 @@ def command(
         "the local phase that follows the round, the reference of the less-forgetting "
         "terms being the model before it."
     )
-    files.write(Table(columns, rows, note), variance_figure(rows))
+    files.draw(Table(columns, rows, note), variance_figure(rows))
 
 
 def variance_figure(rows: Sequence[Row]) -> Figure:

@@ -71,7 +71,6 @@ def commands(run: Path, whole: Path, alone: Path, output: Path) -> Iterator[list
     yield ["report", *both, "--output", str(output / "two.html")]
     yield ["fairness", str(run), "--standalone", str(alone), *to]
     yield ["analyse", "costs", *both, *to]
-    yield ["analyse", "contributions", str(run), "--standalone", str(alone), *to]
     yield ["analyse", "suspects", str(run), *to]
     model = str(output / "model.safetensors")
     yield ["export", str(run), "--format", "safetensors", "--output", model]

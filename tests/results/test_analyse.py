@@ -6,7 +6,7 @@ from fedsuite.core.errors import RunError
 from fedsuite.results.analysis_files import Output, Table
 from tests.results.made_runs import make_run
 
-OF_RUNS = ("costs", "contributions", "suspects")
+OF_RUNS = ("costs", "suspects")
 NAMES = (*OF_RUNS, "privacy")
 
 

@@ -6,7 +6,6 @@ from fedsuite.core.errors import RunError
 from fedsuite.results.cost_curves import cost_curve, costs_of_rounds
 from fedsuite.results.costs import (
     common_targets,
-    cost_figure,
     usual_metric,
 )
 from fedsuite.results.groups import group_runs
@@ -14,7 +13,6 @@ from fedsuite.results.reader import load_run
 from fedsuite.results.report.cost_figures import cost_figures
 from fedsuite.results.score import score_of
 from fedsuite.results.writer import RunFolder
-from tests.results.made_runs import written
 
 MB = 1_000_000
 
@@ -103,34 +101,3 @@ def test_the_whole_test_part_counts_where_all_runs_have_it(tmp_path):
     b = made(tmp_path / "b", [row(0.5)])
     assert usual_metric([a]) == "evaluate_whole_test_accuracy"
     assert usual_metric([a, b]) == "accuracy_mean"
-
-
-def test_figure_has_a_line_for_each_experiment(tmp_path):
-    runs = [
-        made(tmp_path / "a", [row(0.2), row(0.4)]),
-        made(tmp_path / "b", [row(0.3), row(0.6)], method="fedmd"),
-    ]
-    curves = [cost_curve(group, "accuracy_mean") for group in group_runs(runs)]
-    sent, time = cost_figure(curves, "accuracy_mean").axes
-    assert sent.get_xscale() == "log"
-    assert list(sent.get_lines()[1].get_xdata()) == [3, 6]
-    assert list(sent.get_lines()[1].get_ydata()) == pytest.approx([30, 60])
-    assert list(time.get_lines()[0].get_xdata()) == [2, 4]
-
-
-def test_command(analyse, tmp_path):
-    made(tmp_path / "a", [row(0.2), row(0.8)])
-    made(tmp_path / "b", [row(0.5), row(0.6)], method="fedmd")
-    folders = (tmp_path / "a", tmp_path / "b")
-    code, out, err = analyse("costs", *folders, "--target", 50, "--target", 70)
-    assert (code, err) == (0, "")
-    assert "median over rounds" in " ".join(out.split())
-    rows = written("costs")
-    assert [(r["experiment"], r["target %"], r["round"], r["MB up"]) for r in rows] == [
-        ("fedavg", "50.0", "2", "2.0"),
-        ("fedmd", "50.0", "1", "1.0"),
-        ("fedavg", "70.0", "2", "2.0"),
-        ("fedmd", "70.0", "", ""),
-    ]
-    code, _, err = analyse("costs", *folders)
-    assert (code, "analysis/costs.csv is there already" in err) == (1, True)
