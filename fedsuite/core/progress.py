@@ -79,18 +79,13 @@ class Work:
 
     def advance(self, amount: float = 1, note: str = "") -> None:
         """Count what was done, and say what happens now."""
-        self.show(self.done + amount, note=note)
+        self.show(self.done + amount, note)
 
-    def show(self, done: float, partial: float = 0.0, note: str = "") -> None:
-        """Set how much is done, how much of what is under way, and what happens now."""
+    def show(self, done: float, note: str = "") -> None:
+        """Set how much is done, and what happens now."""
         self.done = done
         if self._display is not None and self._task is not None:
-            self._display.change(self._task, completed=done + partial, note=note)
-
-    @property
-    def due(self) -> bool:
-        """Whether it is time to draw the progress again."""
-        return self._display is not None and self._display.due
+            self._display.change(self._task, completed=done, note=note)
 
 
 def round_words(server_round: int, num_rounds: int) -> str:

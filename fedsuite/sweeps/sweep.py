@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 
@@ -22,7 +21,7 @@ from fedsuite.core.keys import AUTO, Value, plain_text
 from fedsuite.core.logs import harmless
 from fedsuite.core.output import outliving_terminal, print_line
 from fedsuite.core.own_process import cores, typed
-from fedsuite.core.progress import Work, round_in
+from fedsuite.core.progress import Work
 from fedsuite.engines.api import write_report_if_wanted
 from fedsuite.engines.trained.experiment import experiment_of
 from fedsuite.experiment.experiment import Experiment, naming, read_file
@@ -286,26 +285,10 @@ def _work(
         print_line(f"{place} {outcome.name}  {how}{result}  {outcome.seconds:.1f} s")
 
     with work:
-        run_tasks(tasks, workers or cores(), on_end, (lock,), partial(_show, work))
+        run_tasks(tasks, workers or cores(), on_end, (lock,))
     for failure in failures:
         print_line(f"failed: {failure}")
     return failures
-
-
-def _show(work: Work, running: Sequence[Task]) -> None:
-    """Show how far the runs are that are under way, as their logs say."""
-    if not work.due:
-        return
-    rounds = {task.name: _rounds(task.log) for task in running}
-    notes = [f"{name} {r}/{n}" for name, (r, n) in rounds.items()]
-    work.show(work.done, sum(r / n for r, n in rounds.values()), ", ".join(notes))
-
-
-def _rounds(log: Path) -> tuple[int, int]:
-    """Return the last round in a run's log, and the number of rounds; 0 of 1 at first."""
-    lines = log.read_text("utf-8", errors="replace").splitlines()
-    rounds = map(round_in, reversed(lines))
-    return next(filter(None, rounds), (0, 1))
 
 
 def _task(folder: Path, point: Point, action: Action, engine: str) -> Task:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from fedsuite.core.files import write_error
 from fedsuite.core.own_process import environment
+from fedsuite.core.progress import redraw
 from fedsuite.engines.processes import stop_signals_raise, stop_signals_wait
 
 PREFIX = "fedsuite: error: "
@@ -111,13 +112,11 @@ def run_tasks(
     workers: int,
     on_end: Callable[[Outcome], None],
     keep_open: Sequence[int] = (),
-    while_waiting: Callable[[Sequence[Task]], None] = lambda running: None,
 ) -> None:
     """Run tasks in their order, ``workers`` at a time, also after a failure.
 
     No process outlives this call, even at Ctrl-C or SIGTERM. Processes inherit the file
-    descriptors ``keep_open``, such as a lock's. ``while_waiting`` is called with the tasks
-    that run, about twenty times a second.
+    descriptors ``keep_open``, such as a lock's.
     """
     waiting = list(reversed(tasks))
     running: list[_Run] = []
@@ -131,7 +130,7 @@ def run_tasks(
                 for run, end in ended:
                     running.remove(run)
                     on_end(end)
-                while_waiting([run.task for run in running])
+                redraw()
                 if not ended:
                     time.sleep(_POLL_S)
         finally:

@@ -81,7 +81,7 @@ def test_where_the_process_that_forks_is_killed_another_one_goes_on(programs):
     assert outcomes == {"first": "exit code 255", "second": None}
 
 
-def test_what_is_kept_open_is_open_in_each_task(programs, tmp_path):
+def test_what_is_kept_open_is_open_in_each_task(programs, tmp_path, monkeypatch):
     """Such as a sweep's lock, which is held as long as a task runs."""
     with open(tmp_path / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -89,7 +89,7 @@ def test_what_is_kept_open_is_open_in_each_task(programs, tmp_path):
             "t", f"import time; open({str(tmp_path / 't')!r}, 'w'); time.sleep(1)"
         )
 
-        def look(_running):
+        def look():
             if (tmp_path / "t").exists() and not seen:
                 lock.close()
                 with open(tmp_path / "lock") as again, pytest.raises(BlockingIOError):
@@ -97,7 +97,8 @@ def test_what_is_kept_open_is_open_in_each_task(programs, tmp_path):
                 seen.append(True)
 
         seen = []
-        run_tasks([task], 1, lambda outcome: None, (lock.fileno(),), look)
+        monkeypatch.setattr("fedsuite.sweeps.workers.redraw", look)
+        run_tasks([task], 1, lambda outcome: None, (lock.fileno(),))
     assert seen
     with open(tmp_path / "lock") as again:
         fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
