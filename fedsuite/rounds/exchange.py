@@ -406,8 +406,8 @@ class ReplyReader:
         else:
             self._settled[client_id] = outcome
 
-    def _take(self, message: Message) -> Iterator[None]:
-        """Settle the clients of a message; yield after each."""
+    def _take(self, message: Message) -> "Iterator[ClientReply | Unused]":
+        """Settle the clients of a message; yield what each leaves, still in the cache."""
         node_id = message.metadata.src_node_id
         client_ids = self.clients_of(node_id)
         group_id = message.metadata.group_id
