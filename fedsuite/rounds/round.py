@@ -8,6 +8,8 @@ import math
 from collections import ChainMap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import chain
 from typing import Any, ClassVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -62,7 +64,7 @@ from fedsuite.rounds.selection import Selection
 from fedsuite.rounds.server_optimizer import ServerOptimizer
 from fedsuite.rounds.stage import Stage, State
 from fedsuite.rounds.validation import ClientReply
-from fedsuite.rounds.virtual_clock import VirtualClock
+from fedsuite.rounds.virtual_clock import Missed, VirtualClock
 from fedsuite.workarounds.prompt_grid import PromptGrid
 
 logger = ServerLogger(__name__)
@@ -378,27 +380,32 @@ class RoundStrategy(MethodContract):
     def passed(
         self, reader: ReplyReader, messages: Iterable[Message], phase: str
     ) -> Iterator[ClientReply]:
-        """Yield the good replies to an exchange, one at a time, as the stages let them."""
+        """Return the good replies to an exchange, one at a time, as the stages let them.
+
+        A client may train when its reply is taken.
+        """
         stages = self.stages(phase)
         for stage in stages:
             stage.open(reader.exchange)
-        clock = self.virtual_clock if phase == TRAIN else None
-        outcomes = reader.read(messages)
-        for outcome in outcomes if clock is None else clock.timed(reader, outcomes):
+        outcomes: Iterable[ClientReply | Unused | Missed] = reader.read(messages)
+        if phase == TRAIN and (clock := self.virtual_clock) is not None:
+            outcomes = clock.timed(reader, outcomes)
+
+        def good(outcome: ClientReply | Unused | Missed) -> tuple[ClientReply, ...]:
             if isinstance(outcome, Unused):
                 self.remarks.unused(outcome)
-                continue
+                return ()
+            if isinstance(outcome, Missed):
+                self.remarks.reject(*outcome)
+                return ()
             if outcome.stored_state:
                 self.client_versions[outcome.client_id] = reader.group_id
             self.layer.accepted(reader.exchange, outcome)
             for stage in self.compression:
                 stage.accepted(reader.exchange, outcome)
-            yield from through(stages, outcome)
-        for place, stage in enumerate(stages, 1):
-            for reply in stage.rest():
-                yield from through(stages[place:], reply)
-        for missed in () if clock is None else clock.missed():
-            self.remarks.reject(*missed)
+            return (outcome,)
+
+        return flow(stages, chain.from_iterable(map(good, outcomes)))
 
     # ------------------------------------------------------------------- Flower's contract
 
@@ -451,15 +458,10 @@ class RoundStrategy(MethodContract):
                 self._average = self.averaging.begin()
                 self.begin_aggregation(self._arrays)
                 # One at a time: on the local engine each client trains now.
-                for delivered in self.delivered(reader, replies):
-                    for reply in through(counting, delivered):
-                        if self._infinite is not None:
-                            self._infinite.note(reply.infinite)
-                        take(reply)
-                for place, stage in enumerate(counting, 1):
-                    for held in stage.rest():
-                        for reply in through(counting[place:], held):
-                            take(reply)
+                for reply in flow(counting, self.delivered(reader, replies)):
+                    if self._infinite is not None:
+                        self._infinite.note(reply.infinite)
+                    take(reply)
                 report.num_asked = self.num_asked(reader)
                 self.judge_first(reader)
                 tell_replies("aggregate_train", len(report.rows), report.num_asked)
@@ -763,6 +765,18 @@ class RoundStrategy(MethodContract):
                 if version not in known:
                     known.append(version)
         self.kept_versions = {k: ",".join(known) for k, known in kept.items()}
+
+
+def flow(stages: Sequence[Stage], replies: Iterable[ClientReply]) -> Iterator[ClientReply]:
+    """Return what comes out of some stages for replies, and then what they held back."""
+    return chain(chain.from_iterable(map(partial(through, stages), replies)), rest(stages))
+
+
+def rest(stages: Sequence[Stage]) -> Iterator[ClientReply]:
+    """Yield what some stages held back, as the stages behind let it."""
+    for place, stage in enumerate(stages, 1):
+        for held in stage.rest():
+            yield from through(stages[place:], held)
 
 
 def through(stages: Iterable[Stage], reply: ClientReply) -> list[ClientReply]:
