@@ -44,15 +44,15 @@ class VirtualClock(Stage):
     ----------
     world
         The clients' devices.
+    over_select
+        Clients asked over replies waited for, from 1; 1 waits for all.
+    deadline
+        Seconds that the last exchange of a round waits; 0 waits for all.
 
     Attributes
     ----------
     now
         Virtual seconds since the run began.
-    over_select
-        Clients asked over replies waited for, from 1; 1 waits for all.
-    deadline
-        Seconds that the last exchange of a round waits; 0 waits for all.
     closes
         Group of the exchange that the round closes with.
     durations
@@ -61,11 +61,13 @@ class VirtualClock(Stage):
 
     name: ClassVar[str] = "clock"
 
-    def __init__(self, world: World) -> None:
+    def __init__(
+        self, world: World, over_select: float = 1.0, deadline: float = 0.0
+    ) -> None:
         self.world = world
         self.now = 0.0
-        self.over_select = 1.0
-        self.deadline = 0.0
+        self.over_select = over_select
+        self.deadline = deadline
         self.closes = ""
         self.durations: dict[int, float] = {}
         self._arrivals: dict[int, float] = {}
