@@ -210,7 +210,7 @@ def strategy_for(layout: str, **options: Any) -> FederatedStrategy:
     """Return a FedAvg for the tiny federation in one of the layouts."""
     if layout != "single":
         options |= {"identity": "partition", "num_clients": 3}
-    return FedAvg(min_available_nodes=1, connect_timeout=5.0, **options)
+    return FedAvg(**{"min_available_nodes": 1, "connect_timeout": 5.0, **options})
 
 
 def client_number(layout: str, client: int) -> int:

@@ -15,14 +15,13 @@ from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from typing_extensions import override
 
-from fedsuite.core.errors import RunError
 from fedsuite.core.keys import AUTO, Value
 from fedsuite.core.own_process import cores
 from fedsuite.core.progress import counted
 from fedsuite.engines.grid import FIRST_NODE, GridHere, node_context
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.run_settings import RunSettings
-from fedsuite.messages.records import failures_in, num_clients_in
+from fedsuite.messages.records import num_clients_in
 from fedsuite.results.layout import MANIFEST
 from fedsuite.results.writer import RunFolder
 from fedsuite.rounds.events import Callback
@@ -90,18 +89,10 @@ class LocalGrid(GridHere):
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Replies:
-        """Return replies one at a time; a client works when its reply is taken.
-
-        Raises
-        ------
-        RunError
-            If the code of all of several clients failed at one place, as it would in each
-            round.
-        """
+        """Return replies one at a time; a client works when its reply is taken."""
         sent = list(messages)
         asked = sum(map(_num_clients, sent))
-        answers = counted(self._answers(sent), asked, "replies", _num_clients)
-        return Replies(_unless_alike(answers))
+        return Replies(counted(self._answers(sent), asked, "replies", _num_clients))
 
     def clients_per_message(self, asked: int, reply_bytes: int) -> int:
         """Return how many clients a strategy may ask in one message."""
@@ -185,31 +176,6 @@ class PooledGrid(LocalGrid):
 
 def _num_clients(message: Message) -> int:
     return num_clients_in(message.content) if message.has_content() else 1
-
-
-def _unless_alike(replies: Iterator[Message]) -> Iterator[Message]:
-    """Yield replies as they come; raise if all report one error in clients' code."""
-    held: list[Message] = []
-    failed: list[tuple[str, str]] = []
-    # Up to the first reply without the first one's error.
-    for reply in replies:
-        held.append(reply)
-        failures = failures_in(reply.content) if reply.has_content() else []
-        failed += failures
-        # No name may hold a reply that has been taken.
-        del reply
-        if not failures or len({place for place, _ in failed}) > 1:
-            break
-    else:
-        if len(failed) > 1:
-            place, reason = failed[0]
-            raise RunError(
-                f"all {len(failed)} clients failed alike, and would in each round: "
-                f"{reason} ({place}); the traceback above says how"
-            )
-    while held:
-        yield held.pop(0)
-    yield from replies
 
 
 def run_local(

@@ -218,21 +218,14 @@ def add_entry(
     client_id: int,
     outcome: Reply | str,
     error: str = "",
-    place: str = "",
 ) -> None:
-    """Add one client's entry to a hosted reply; a string is the reason of a failure.
+    """Add one client's entry to a hosted reply.
 
-    Parameters
-    ----------
-    error
-        Class of the failure's exception.
-    place
-        Error and place in the client's code, if that is the reason.
+    A string is the reason of a failure, and ``error`` the class of its exception.
     """
     if isinstance(outcome, str):
-        entry = {"reason": outcome, "error": error, "place": place}
-        known = {name: words for name, words in entry.items() if words or name == "reason"}
-        content[client_record(client_id, ERROR)] = ConfigRecord(dict(known))
+        entry = ConfigRecord({"reason": outcome, "error": error})
+        content[client_record(client_id, ERROR)] = entry
         return
     # Packed before anything is added, so that a failure leaves no half a reply.
     records: dict[str, AnyRecord] = {
@@ -255,17 +248,6 @@ def failure_of(content: Mapping[str, AnyRecord], *, hosted: bool) -> tuple[str, 
     if record is None:
         return None
     return str(record.get("reason", "no reason given")), str(record.get("error", ""))
-
-
-def failures_in(content: RecordDict) -> list[tuple[str, str]]:
-    """Return place and reason of all clients' errors; empty if any client had none."""
-    failures = []
-    for name, record in content.items():
-        if not isinstance(record, ConfigRecord) or "place" not in record:
-            return []
-        if name.endswith(f".{ERROR}"):
-            failures.append((str(record["place"]), str(record["reason"])))
-    return failures
 
 
 def num_clients_in(content: RecordDict) -> int:

@@ -43,7 +43,7 @@ from fedsuite.rounds.legacy_server import (
     check_methods,
     missing,
 )
-from fedsuite.rounds.membership import Identity, Sampling
+from fedsuite.rounds.membership import Identity
 from fedsuite.rounds.report import MetricsFn, PhaseReport
 from fedsuite.rounds.round_settings import RoundSettings
 from fedsuite.rounds.rules import of_declarations, rules_of
@@ -196,11 +196,14 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
             raise missing(type(self).__name__, name)
 
         def __setattr__(self, name: str, value: object) -> None:
-            """Set an attribute; a keyword holds from now on, or is refused."""
-            if name in self._KEYWORDS and vars(self).get("_built"):
-                self._set_keyword(name, value)
-            else:
-                super().__setattr__(name, value)
+            """Set an attribute that is no keyword: what stands on these is made once."""
+            if name in self._KEYWORDS and name != "num_rounds" and vars(self).get("_built"):
+                strategy = type(self).__name__
+                raise ConfigError(
+                    f"{strategy}.{name} cannot be set: give it to the constructor, "
+                    f"{strategy}({name}=...)"
+                )
+            super().__setattr__(name, value)
 
     @classmethod
     @override
@@ -238,64 +241,21 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
         return cls(**values | given)
 
     def __post_init__(self) -> None:
-        """Make what the rounds remember, and heed the keywords."""
-        self.reports: dict[str, PhaseReport] = {}
-        self.round_metrics: dict[str, float] = {}
-        self._make_stages()
-        self.heed()
-        self._average = self.averaging.begin()
-        self._built = True
+        """Check the keywords, and make what follows from them.
 
-    def _make_stages(self) -> None:
-        """Make what remembers something from round to round."""
-
-    def heed(self) -> None:
-        """Check the keywords, and make what follows from them alone.
-
-        Called once they are given, and again after one is set; an overriding method calls
-        this one first. What remembers something is made elsewhere.
+        An overriding method calls this one first.
         """
         super().__post_init__()
         self._refuse_legacy()
-        per_round, seed = self.clients_per_round, self.seed
-        self.sampling = {
-            TRAIN: Sampling(
-                TRAIN, self.fraction_train, self.min_train_nodes, seed, per_round
-            ),
-            EVALUATE: Sampling(
-                EVALUATE, self.fraction_evaluate, self.min_evaluate_nodes, seed
-            ),
-        }
+        self.reports: dict[str, PhaseReport] = {}
+        self.round_metrics: dict[str, float] = {}
+        for phase in (TRAIN, EVALUATE):
+            if not 0.0 <= (share := self.fraction(phase)) <= 1.0:
+                raise ValueError(f"fraction_{phase} = {share}: expected 0 to 1")
         self.averaging = Averaging(self)
+        self._average = self.averaging.begin()
         self.layer.check(self)
-
-    def _set_keyword(self, name: str, value: object) -> None:
-        """Set a keyword of a strategy that is made.
-
-        Raises
-        ------
-        ConfigError
-            If the strategy stands on the value that it was made with.
-        """
-        before = vars(self)[name]
-        reason = self._refusal(name)
-        if reason and value is not before:
-            raise ConfigError(f"{type(self).__name__}.{name} cannot be set: {reason}")
-        vars(self)[name] = value
-        try:
-            self.heed()
-        except BaseException:
-            vars(self)[name] = before
-            self.heed()
-            raise
-
-    def _refusal(self, name: str) -> str:
-        """Return why a keyword cannot be set after construction; empty if it can."""
-        classes = type(self).__mro__
-        fixed = self.PARTS.union(*(vars(base).get("SET_ONCE", ()) for base in classes))
-        if name not in fixed:
-            return ""
-        return f"give it to the constructor, {type(self).__name__}({name}=...)"
+        self._built = True
 
     def begin_afresh(self) -> None:
         """Forget what earlier rounds have left; the keywords stay."""
@@ -311,6 +271,17 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
         """Return those of the method's settings that a message holds, as they are here."""
         names = [name for name in self._TOLD if name in config]
         return {name: getattr(self, name.replace("-", "_")) for name in names}
+
+    def fraction(self, phase: str) -> float:
+        """Return the share of the clients that take part in a phase; 0 skips it."""
+        return self.fraction_train if phase == TRAIN else self.fraction_evaluate
+
+    def num_drawn(self, phase: str, num_clients: int) -> int:
+        """Return how many of so many clients take part in a phase."""
+        if phase == TRAIN and self.clients_per_round:
+            return self.clients_per_round
+        least = self.min_train_nodes if phase == TRAIN else self.min_evaluate_nodes
+        return max(int(num_clients * self.fraction(phase)), least)
 
     def record_keys(self) -> RecordKeys:
         """Return the app's names of records."""

@@ -266,10 +266,6 @@ class MethodDeclaration:
     PARTS: ClassVar[frozenset[str]]
     """Keywords that a run fills with what it has, see :data:`Part`."""
 
-    SET_ONCE: ClassVar[Sequence[str]] = ()
-    """Keywords, beside :attr:`PARTS` and those of parents, on which what the strategy
-    remembers is built: to set one later is refused. All others hold once they are set."""
-
     @classmethod
     def takes(cls, part: Part) -> bool:
         """Return whether a run fills a keyword of the constructor."""

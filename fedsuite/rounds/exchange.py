@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
@@ -348,12 +349,12 @@ class ReplyReader:
         self.any_stored |= part.any_stored
 
     def read(self, replies: Iterable[Message]) -> Iterator["ClientReply | Unused"]:
-        """Yield the good replies in client-id order, and the unused ones as they come."""
-        yield from self._ready()
-        for message in once(replies):
-            # A reply is used while it is still in the cache.
-            for _ in self._take(message):
-                yield from self._ready()
+        """Return the good replies in client-id order, and the unused ones as they come."""
+        came = chain.from_iterable(map(self._take, once(replies)))
+        return chain(self._ready(), came, self._lacking())
+
+    def _lacking(self) -> "Iterator[ClientReply | Unused]":
+        """Settle who has not answered; yield what that leaves."""
         self._leave_out(self._never_sent())
         for client_id in self._waiting:
             if client_id not in self._settled:
@@ -391,9 +392,18 @@ class ReplyReader:
 
         None if some answer was good, if nobody answered, or if the failures differ.
         """
-        came = [failure for failure in self._failures if failure.kind not in ABSENT]
+        came = self._failed
         alike = len({(failure.kind, failure.what) for failure in came}) == 1
         return came[0] if alike and not self.num_good else None
+
+    @property
+    def num_failed(self) -> int:
+        """Number of clients that answered, and whose answers cannot be used."""
+        return len(self._failed)
+
+    @property
+    def _failed(self) -> list[BadReply]:
+        return [failure for failure in self._failures if failure.kind not in ABSENT]
 
     def _reject(self, client_id: int | None, bad: BadReply) -> None:
         self._unused.append(Unused(client_id, bad))
@@ -406,8 +416,8 @@ class ReplyReader:
         else:
             self._settled[client_id] = outcome
 
-    def _take(self, message: Message) -> Iterator[None]:
-        """Settle the clients of a message; yield after each."""
+    def _take(self, message: Message) -> "Iterator[ClientReply | Unused]":
+        """Settle the clients of a message; yield what each leaves, still in the cache."""
         node_id = message.metadata.src_node_id
         client_ids = self.clients_of(node_id)
         group_id = message.metadata.group_id
@@ -426,7 +436,7 @@ class ReplyReader:
                     self._reject(client_id, failure)
                 else:
                     self._settle(client_id, failure)
-            yield
+            yield from self._ready()
             return
         if not client_ids:
             reason = f"node {node_id}: a reply that nobody asked for"
@@ -438,7 +448,7 @@ class ReplyReader:
                 self._reject(client_id, second)
             else:
                 self._settle(client_id, outcome)
-            yield
+            yield from self._ready()
 
     def _node_failure(self, error: Error) -> BadReply:
         """Return a node's error, which may mean that the node has another app."""

@@ -109,9 +109,14 @@ def first_refusal(reader: ReplyReader, needs: ClientNeeds, own_clients: bool) ->
         # An app without evaluation trains all the same, as under Flower's strategies.
         unevaluated = kind == EVALUATE and lacks_handler(reader)
         return "" if unevaluated else one_line(failure, 600)
-    if own_clients or not needs.client or kind == EVALUATE:
+    fails = failure is not None and failure.kind is Kind.CLIENT_ERROR
+    if own_clients:
+        # One client's code may fail by its data alone.
+        alike = fails and reader.num_failed > 1
+        return one_line(f"all clients failed alike: {failure}", 600) if alike else ""
+    if not needs.client or kind == EVALUATE:
         return ""
-    if failure is not None and failure.kind is Kind.CLIENT_ERROR:
+    if fails:
         advice = reader.exchange.expected.advice
         return one_line(with_advice(f"all clients failed: {failure}", advice), 600)
     if kind == TRAIN and needs.stores and reader.num_good and not reader.any_stored:

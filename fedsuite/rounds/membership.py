@@ -113,44 +113,6 @@ def sample_clients(
     return sorted(client_ids[index] for index in chosen)
 
 
-@dataclass(frozen=True)
-class Sampling:
-    """How many clients a phase takes, and which random stream draws them.
-
-    Parameters
-    ----------
-    phase
-        ``train`` or ``evaluate``.
-    fraction
-        Share of the clients, 0 to 1; 0 skips the phase.
-    least
-        Least number of clients.
-    seed
-        Seed of the draws.
-    exactly
-        Number of clients; 0 leaves it to ``fraction`` and ``least``.
-    """
-
-    phase: str
-    fraction: float
-    least: int
-    seed: int
-    exactly: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.fraction <= 1.0:
-            raise ValueError(f"fraction_{self.phase} = {self.fraction}: expected 0 to 1")
-
-    def draw(self, client_ids: Sequence[int], server_round: int) -> list[int]:
-        """Return the clients of a round, sorted."""
-        count, purpose = self.count(len(client_ids)), f"sample-{self.phase}"
-        return sample_clients(client_ids, count, self.seed, server_round, purpose)
-
-    def count(self, num_clients: int) -> int:
-        """Return how many of so many clients take part."""
-        return self.exactly or max(int(num_clients * self.fraction), self.least)
-
-
 AGAIN_S = 30.0
 """Seconds after which a wait says again whom it waits for."""
 

@@ -15,10 +15,6 @@ from typing_extensions import override
 from fedsuite.core.errors import one_line
 from fedsuite.core.logs import ServerLogger, in_own_run, log_scope
 from fedsuite.core.metrics import is_accuracy
-from fedsuite.messages.records import (
-    EVALUATE,
-    TRAIN,
-)
 from fedsuite.rounds.contract import MethodContract
 from fedsuite.rounds.exchange import Exchange, Rejection, Unused
 from fedsuite.rounds.kinds import Kind
@@ -137,11 +133,11 @@ def tell_settings(strategy: MethodContract) -> None:
             "%s: seed %d, quorum %d", name, strategy.seed, needed
         )
         return
-    train, evaluate = strategy.sampling[TRAIN], strategy.sampling[EVALUATE]
     tell("\t├──> Sampling (seed %d):", strategy.seed)
-    shares = train.fraction, evaluate.fraction
+    shares = strategy.fraction_train, strategy.fraction_evaluate
+    least = strategy.min_train_nodes, strategy.min_evaluate_nodes
     tell("\t│\t├── Fraction: train (%.2f) | evaluate (%.2f)", *shares)
-    tell("\t│\t├── Minimum nodes: train (%d) | evaluate (%d)", train.least, evaluate.least)
+    tell("\t│\t├── Minimum nodes: train (%d) | evaluate (%d)", *least)
     awaited = str(strategy.min_available_nodes)
     if strategy.hosts_clients:
         awaited = f"all ({awaited} has no effect with {strategy.identity!r})"

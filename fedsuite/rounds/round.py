@@ -8,7 +8,9 @@ import math
 from collections import ChainMap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from functools import partial
+from itertools import chain
+from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -57,12 +59,11 @@ from fedsuite.rounds.requests import (
     steering,
     with_infinite,
 )
-from fedsuite.rounds.round_settings import COMPRESSION_KEYS, PRIVACY_KEYS, SECURE_KEYS
 from fedsuite.rounds.selection import Selection
 from fedsuite.rounds.server_optimizer import ServerOptimizer
 from fedsuite.rounds.stage import Stage, State
 from fedsuite.rounds.validation import ClientReply
-from fedsuite.rounds.virtual_clock import VirtualClock
+from fedsuite.rounds.virtual_clock import Missed, VirtualClock
 from fedsuite.workarounds.prompt_grid import PromptGrid
 
 logger = ServerLogger(__name__)
@@ -70,28 +71,14 @@ logger = ServerLogger(__name__)
 DEFAULT_TIMEOUT = 3600.0
 """Seconds that a round waits for replies, as in Flower."""
 
-_ACCOUNTED = ("fraction_train", "min_train_nodes", "clients_per_round", "seed")
-"""Keywords on which the account of noise at the server rests, once a round has begun."""
-
 
 class RoundStrategy(MethodContract):
     """A strategy that runs a round at a time; what runs them all is its ``start``."""
 
-    SET_ONCE: ClassVar[Sequence[str]] = (
-        *("identity", "site_names", "evaluation_only", "layer", "halves"),
-        *("devices", "selection", "selection_candidates", "selection_ratio"),
-        *("source_hash", "plug_ins", "public_fingerprint"),
-        *(key.argument for key in (*PRIVACY_KEYS, *SECURE_KEYS, *COMPRESSION_KEYS)),
-    )
-
     def __post_init__(self) -> None:
-        """Make what the rounds need, and check the keywords."""
+        """Check the keywords, and make what the rounds need."""
         super().__post_init__()
-        self.layer.attach(self)
-
-    @override
-    def _make_stages(self) -> None:
-        super()._make_stages()
+        self._refuse_strangers()
         self.directory = Directory(
             self.identity,
             self.num_clients,
@@ -104,13 +91,23 @@ class RoundStrategy(MethodContract):
         )
         self.remarks = Remarks()
         self.update_norms = UpdateNorms()
-        self.guard = Guard(tell=self.remarks.bounded)
-        phases = (TRAIN, EVALUATE, NEW)
-        self.metric_means = {phase: MetricMeans(phase) for phase in phases}
-        # What has a say in the server's step beside the method.
-        self.step_stages: tuple[Stage, ...] = ()
-        self.judge = Quorum()
+        self.guard = Guard(
+            Limit.parse("max_examples", self.max_examples, BELIEVED_COUNT),
+            Limit.parse("max_update_norm", self.max_update_norm, BELIEVED),
+            self.remarks.bounded,
+            ChainMap(dict(self.training_rows), self.directory.training_rows),
+            largest_share=HALF if self.max_client_weight == AUTO else 1.0,
+        )
+        own = {TRAIN: self.train_metrics_aggr_fn, EVALUATE: self.evaluate_metrics_aggr_fn}
+        self.metric_means = {
+            phase: MetricMeans(phase, own.get(phase), self.weighted_by_key)
+            for phase in (TRAIN, EVALUATE, NEW)
+        }
+        self.judge = Quorum(self.quorum, self.max_failed_rounds)
         self.recovery = Recovery()
+        self.first = FirstExchanges(type(self).__name__, self.NEEDS_OF_CLIENT)
+        # What has a say in the server's step beside the method.
+        self.step_stages = tuple(self._steps())
         self.privacy: CentralPrivacy | None = None
         if self.dp_noise_multiplier or self.target_epsilon:
             weighted = self.released().kind == "weighted"
@@ -120,29 +117,13 @@ class RoundStrategy(MethodContract):
         self.secure_sums: tuple[Stage, ...] = ()
         if self.secure_aggregation != "off":
             self.secure_sums = self._secure_sums()
-        codes = any(self.codec(direction).is_on for direction in (UP, DOWN))
         self.compression: tuple[Compressed | InBfloat16, ...] = ()
-        if codes:
+        if self._codes:
             self.compression = (Compressed(self, self),)
         elif self.halves:
             self.compression = (InBfloat16(self.halves),)
-        self.virtual_clock: VirtualClock | None = None
-        if self.devices and self.num_clients:
-            names = dict(enumerate(self.site_names))
-            world = World(self.devices, self.seed, names, self.num_clients)
-            self.virtual_clock = VirtualClock(world)
-        self.selector: Selection | None = None
-        if self.selection != "uniform":
-            ratio = self.selection_ratio
-            self.selector = Selection(
-                self.selection,
-                self.seed,
-                self.selection_candidates or 2 * self.clients_per_round,
-                math.inf if isinstance(ratio, str) else ratio,
-                lambda: self.guard.sizes,
-                self.virtual_clock,
-            )
-        self.first = FirstExchanges(type(self).__name__, self.NEEDS_OF_CLIENT)
+        self.virtual_clock = self._clock() if self.devices else None
+        self.selector = self._selector() if self.selection != "uniform" else None
         self.pending: dict[str, ReplyReader] = {}
         # Number of the run's attempt, in names of versions; 0 adds none.
         self.attempt = 0
@@ -162,6 +143,47 @@ class RoundStrategy(MethodContract):
         self._clipped_by_flower = False
         self._begun = False
         self._start_timeout = DEFAULT_TIMEOUT
+        self.layer.attach(self)
+
+    @property
+    def _codes(self) -> bool:
+        """Whether what travels is coded."""
+        return any(self.codec(direction).is_on for direction in (UP, DOWN))
+
+    def _refuse_strangers(self) -> None:
+        """Refuse what only fedsuite's own clients can do, where clients may be others."""
+        if self.devices and not (self.hosts_clients and self.num_clients):
+            raise ValueError(
+                f"devices = {self.devices!r} needs fedsuite's own clients, which tell "
+                "their work: give identity = 'partition' and num_clients, or start the run "
+                "by `fedsuite run`"
+            )
+        numbered = self.hosts_clients and self.wire == "message"
+        if self.secure_aggregation != "off" and not numbered:
+            raise ValueError(
+                f"secure_aggregation = {self.secure_aggregation!r} needs clients with "
+                "numbers, which legacy ones have not: give identity = 'partition', or "
+                "site_names, and wire = 'message'"
+            )
+        if self._codes and self.halves:
+            raise ValueError(
+                "compress_up and compress_down: the network's bfloat16 arrays travel in 16 "
+                "bits already: leave them out, or build it in float32"
+            )
+        if (self._codes or self.halves) and not numbered:
+            raise ValueError(
+                "compress_up, compress_down and halves need fedsuite's own clients: "
+                "give identity = 'partition', or site_names, and wire = 'message'"
+            )
+
+    def _steps(self) -> Iterator[Stage]:
+        if self.has_server_optimizer:
+            yield ServerOptimizer(self)
+        if self.buffers is None:
+            # The network is unknown: see NeverNegative.
+            yield NeverNegative()
+        if self.fedvarp:
+            yield UpdateMemory(lambda: len(self.members()))
 
     def _secure_sums(self) -> tuple[Stage, ...]:
         """Return what turns masked replies into their sum."""
@@ -170,69 +192,21 @@ class RoundStrategy(MethodContract):
 
         return (SecureSums(self, self.seed, self),)
 
-    @override
-    def heed(self) -> None:
-        super().heed()
-        if self.devices and not (self.hosts_clients and self.num_clients):
-            raise ValueError(
-                f"devices = {self.devices!r} needs fedsuite's own clients, which tell "
-                "their work: give identity = 'partition' and num_clients, or start the run "
-                "by `fedsuite run`"
-            )
-        if self.virtual_clock is not None:
-            self.virtual_clock.over_select = self.over_select
-            self.virtual_clock.deadline = self.round_deadline
-        if self.secure_sums and (not self.hosts_clients or self.wire != "message"):
-            raise ValueError(
-                f"secure_aggregation = {self.secure_aggregation!r} needs clients with "
-                "numbers, which legacy ones have not: give identity = 'partition', or "
-                "site_names, and wire = 'message'"
-            )
-        codes = type(next(iter(self.compression), None)) is Compressed
-        if codes and self.halves:
-            raise ValueError(
-                "compress_up and compress_down: the network's bfloat16 arrays travel in 16 "
-                "bits already: leave them out, or build it in float32"
-            )
-        if self.compression and (not self.hosts_clients or self.wire != "message"):
-            raise ValueError(
-                "compress_up, compress_down and halves need fedsuite's own clients: "
-                "give identity = 'partition', or site_names, and wire = 'message'"
-            )
-        self.directory.timeout = self.connect_timeout
-        self.directory.num_clients = self.num_clients
-        self.guard.max_examples = Limit.parse(
-            "max_examples", self.max_examples, BELIEVED_COUNT
-        )
-        self.guard.max_update_norm = Limit.parse(
-            "max_update_norm", self.max_update_norm, BELIEVED
-        )
-        self.guard.sizes = ChainMap(dict(self.training_rows), self.directory.training_rows)
-        self.guard.largest_share = HALF if self.max_client_weight == AUTO else 1.0
-        self.metric_means[TRAIN].function = self.train_metrics_aggr_fn
-        self.metric_means[EVALUATE].function = self.evaluate_metrics_aggr_fn
-        for means in self.metric_means.values():
-            means.weight_key = self.weighted_by_key
-        # What is on keeps what it remembers; what is off is not there.
-        known, on = {type(stage): stage for stage in self.step_stages}, list[Stage]()
-        if self.has_server_optimizer:
-            on.append(known.get(ServerOptimizer) or ServerOptimizer(self))
-        if self.buffers is None:
-            # The network is unknown: see NeverNegative.
-            on.append(known.get(NeverNegative) or NeverNegative())
-        if self.fedvarp:
-            fedvarp = known.get(UpdateMemory)
-            on.append(fedvarp or UpdateMemory(lambda: len(self.members())))
-        self.step_stages = tuple(on)
-        self.judge.needed = self.quorum
-        self.judge.max_failed_rounds = self.max_failed_rounds
+    def _clock(self) -> VirtualClock:
+        names, clients = dict(enumerate(self.site_names)), self.num_clients or 0
+        world = World(self.devices, self.seed, names, clients)
+        return VirtualClock(world, self.over_select, self.round_deadline)
 
-    @override
-    def _refusal(self, name: str) -> str:
-        counted = self.privacy is not None and self.privacy.plan is not None
-        if counted and name in _ACCOUNTED:
-            return "the account of epsilon stands on it"
-        return super()._refusal(name)
+    def _selector(self) -> Selection:
+        ratio = self.selection_ratio
+        return Selection(
+            self.selection,
+            self.seed,
+            self.selection_candidates or 2 * self.clients_per_round,
+            math.inf if isinstance(ratio, str) else ratio,
+            lambda: self.guard.sizes,
+            self.virtual_clock,
+        )
 
     # ------------------------------------------------------------------- for methods to use
 
@@ -271,15 +245,15 @@ class RoundStrategy(MethodContract):
 
     def drawn(self, phase: str) -> list[int]:
         """Return the clients that take part in a phase, of those that train, sorted."""
-        members, sampling = self.members(), self.sampling[phase]
+        members = self.members()
         if phase != TRAIN:
-            return sampling.draw(members, self.server_round)
+            return self.at_random(phase, members, self.num_drawn(phase, len(members)))
         if self.privacy is not None:
-            count = sampling.count(len(members))
+            count = self.num_drawn(phase, len(members))
             self.privacy.open_account(members, count, self.num_rounds)
             return self.privacy.draw(members, self.server_round)
         awake = self.recovery.awake(members, self.server_round)
-        count = sampling.count(len(awake))
+        count = self.num_drawn(phase, len(awake))
         if self.virtual_clock is not None:
             count = self.virtual_clock.to_ask(count)
         return self.chosen(self.those_there(awake), count)
@@ -296,10 +270,14 @@ class RoundStrategy(MethodContract):
         By the key ``selection``; a method that draws otherwise overrides :meth:`drawn`.
         """
         if self.selector is None:
-            seed, server_round = self.seed, self.server_round
-            return sample_clients(client_ids, count, seed, server_round, "sample-train")
+            return self.at_random(TRAIN, client_ids, count)
         num_clients = len(self.members())
         return self.selector.draw(client_ids, count, self.server_round, num_clients)
+
+    def at_random(self, phase: str, client_ids: Sequence[int], count: int) -> list[int]:
+        """Return so many of some clients, drawn anew in each round of a phase, sorted."""
+        purpose = f"sample-{phase}"
+        return sample_clients(client_ids, count, self.seed, self.server_round, purpose)
 
     def outgoing(self, phase: str, messages: Iterable[Message]) -> list[Message]:
         """Return what is sent of a phase: what configure_* returned, in client order.
@@ -378,27 +356,33 @@ class RoundStrategy(MethodContract):
     def passed(
         self, reader: ReplyReader, messages: Iterable[Message], phase: str
     ) -> Iterator[ClientReply]:
-        """Yield the good replies to an exchange, one at a time, as the stages let them."""
+        """Return the good replies to an exchange, one at a time, as the stages let them.
+
+        A client may train when its reply is taken.
+        """
         stages = self.stages(phase)
         for stage in stages:
             stage.open(reader.exchange)
-        clock = self.virtual_clock if phase == TRAIN else None
-        outcomes = reader.read(messages)
-        for outcome in outcomes if clock is None else clock.timed(reader, outcomes):
+        clock, came = self.virtual_clock, reader.read(messages)
+        outcomes: Iterable[ClientReply | Unused | Missed] = came
+        if clock is not None and phase == TRAIN:
+            outcomes = clock.timed(reader, came)
+
+        def good(outcome: ClientReply | Unused | Missed) -> tuple[ClientReply, ...]:
             if isinstance(outcome, Unused):
                 self.remarks.unused(outcome)
-                continue
+                return ()
+            if isinstance(outcome, Missed):
+                self.remarks.reject(*outcome)
+                return ()
             if outcome.stored_state:
                 self.client_versions[outcome.client_id] = reader.group_id
             self.layer.accepted(reader.exchange, outcome)
             for stage in self.compression:
                 stage.accepted(reader.exchange, outcome)
-            yield from through(stages, outcome)
-        for place, stage in enumerate(stages, 1):
-            for reply in stage.rest():
-                yield from through(stages[place:], reply)
-        for missed in () if clock is None else clock.missed():
-            self.remarks.reject(*missed)
+            return (outcome,)
+
+        return flow(stages, chain.from_iterable(map(good, outcomes)))
 
     # ------------------------------------------------------------------- Flower's contract
 
@@ -425,7 +409,7 @@ class RoundStrategy(MethodContract):
         self.reports = {}
         self.round_metrics = {}
         self.update_norms.begin()
-        if self.sampling[TRAIN].fraction == 0.0:
+        if self.fraction(TRAIN) == 0.0:
             return []
         try:
             return self._configure(TRAIN, config)
@@ -451,15 +435,10 @@ class RoundStrategy(MethodContract):
                 self._average = self.averaging.begin()
                 self.begin_aggregation(self._arrays)
                 # One at a time: on the local engine each client trains now.
-                for delivered in self.delivered(reader, replies):
-                    for reply in through(counting, delivered):
-                        if self._infinite is not None:
-                            self._infinite.note(reply.infinite)
-                        take(reply)
-                for place, stage in enumerate(counting, 1):
-                    for held in stage.rest():
-                        for reply in through(counting[place:], held):
-                            take(reply)
+                for reply in flow(counting, self.delivered(reader, replies)):
+                    if self._infinite is not None:
+                        self._infinite.note(reply.infinite)
+                    take(reply)
                 report.num_asked = self.num_asked(reader)
                 self.judge_first(reader)
                 tell_replies("aggregate_train", len(report.rows), report.num_asked)
@@ -485,7 +464,7 @@ class RoundStrategy(MethodContract):
         self.layer.before_evaluation(arrays)
         last = server_round == self.num_rounds or bool(self.time_is_up())
         skipped = server_round % self.evaluate_every and not last
-        if self.sampling[EVALUATE].fraction == 0.0:
+        if self.fraction(EVALUATE) == 0.0:
             self.first.warn_of_unused(self.told(EVALUATE), server_round)
             return []
         if skipped:
@@ -763,6 +742,18 @@ class RoundStrategy(MethodContract):
                 if version not in known:
                     known.append(version)
         self.kept_versions = {k: ",".join(known) for k, known in kept.items()}
+
+
+def flow(stages: Sequence[Stage], replies: Iterable[ClientReply]) -> Iterator[ClientReply]:
+    """Return what comes out of some stages for replies, and then what they held back."""
+    return chain(chain.from_iterable(map(partial(through, stages), replies)), rest(stages))
+
+
+def rest(stages: Sequence[Stage]) -> Iterator[ClientReply]:
+    """Yield what some stages held back, as the stages behind let it."""
+    for place, stage in enumerate(stages, 1):
+        for held in stage.rest():
+            yield from through(stages[place:], held)
 
 
 def through(stages: Iterable[Stage], reply: ClientReply) -> list[ClientReply]:

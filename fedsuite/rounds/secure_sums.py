@@ -189,7 +189,7 @@ class SecureSums(Stage):
             "hold its shares unmask it",
             *(terms.num_clients, others, terms.threshold, terms.holders),
         )
-        if self._keys.sampling[EVALUATE].fraction:
+        if self._keys.fraction(EVALUATE):
             logger.warning(
                 "secure sums hide training alone: each client's scores at evaluation, and "
                 "its rows there, are told in the clear; a site refuses by message-types in "

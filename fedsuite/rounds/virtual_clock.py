@@ -44,15 +44,15 @@ class VirtualClock(Stage):
     ----------
     world
         The clients' devices.
+    over_select
+        Clients asked over replies waited for, from 1; 1 waits for all.
+    deadline
+        Seconds that the last exchange of a round waits; 0 waits for all.
 
     Attributes
     ----------
     now
         Virtual seconds since the run began.
-    over_select
-        Clients asked over replies waited for, from 1; 1 waits for all.
-    deadline
-        Seconds that the last exchange of a round waits; 0 waits for all.
     closes
         Group of the exchange that the round closes with.
     durations
@@ -61,17 +61,18 @@ class VirtualClock(Stage):
 
     name: ClassVar[str] = "clock"
 
-    def __init__(self, world: World) -> None:
+    def __init__(
+        self, world: World, over_select: float = 1.0, deadline: float = 0.0
+    ) -> None:
         self.world = world
         self.now = 0.0
-        self.over_select = 1.0
-        self.deadline = 0.0
+        self.over_select = over_select
+        self.deadline = deadline
         self.closes = ""
         self.durations: dict[int, float] = {}
         self._arrivals: dict[int, float] = {}
         self._wanted = 0
         self._end = 0.0
-        self._missed: list[Missed] = []
 
     # -------------------------------------------------------------------- who is there
 
@@ -117,8 +118,8 @@ class VirtualClock(Stage):
 
     def timed(
         self, reader: ReplyReader, outcomes: Iterable[ClientReply | Unused]
-    ) -> Iterator[ClientReply | Unused]:
-        """Yield what comes of an exchange, without the replies that come too late.
+    ) -> Iterator[ClientReply | Unused | Missed]:
+        """Yield what comes of an exchange, and :class:`Missed` for what comes too late.
 
         Good replies keep their order. Failures are heard of at once.
         """
@@ -132,9 +133,7 @@ class VirtualClock(Stage):
                 yield outcome
                 continue
             reply = self._told(reader.exchange, outcome, last)
-            if reply is None:
-                continue
-            if takes_first:
+            if takes_first and not isinstance(reply, Missed):
                 held.append(reply)
             else:
                 yield reply
@@ -149,23 +148,22 @@ class VirtualClock(Stage):
                 yield reply
             else:
                 reason = f"{self._wanted} others came first"
-                self._missed.append(Missed(reply.client_id, Kind.LATE, reason))
+                yield Missed(reply.client_id, Kind.LATE, reason)
 
     def _told(
         self, exchange: Exchange, reply: ClientReply, last: float
-    ) -> ClientReply | None:
-        """Return a reply with its time, None if it does not come by the last second."""
+    ) -> ClientReply | Missed:
+        """Return a reply with its time, unless it does not come by the last second."""
         client_id = reply.client_id
         device = self.world.device(client_id)
         held = exchange.bytes_to(client_id)
         if COPIES * held > device.memory:
-            self._miss(
+            return Missed(
                 client_id,
                 Kind.CLIENT_FAILED,
                 f"{COPIES} models of {held:.0f} bytes are more than the memory of its "
                 f"device, a {device.profile}",
             )
-            return None
         work = float(reply.metrics.get(MULTIPLICATIONS, 0.0))
         sent = exchange.bytes_on_the_line(client_id)
         seconds = device.seconds(work, sent, reply.num_bytes)
@@ -175,24 +173,14 @@ class VirtualClock(Stage):
         if leaves < min(arrival, last):
             self._end = max(self._end, leaves)
             reason = f"its device is away from virtual second {leaves:.0f} on"
-            self._miss(client_id, Kind.NOT_CONNECTED, reason)
-            return None
+            return Missed(client_id, Kind.NOT_CONNECTED, reason)
         self._arrivals[client_id] = arrival
         self.durations[client_id] = seconds
         self._end = max(self._end, min(arrival, last))
         if arrival > last:
             reason = f"it came {arrival - last:.1f} virtual seconds after the deadline"
-            self._miss(client_id, Kind.LATE, reason)
-            return None
+            return Missed(client_id, Kind.LATE, reason)
         return replace(reply, metrics={**reply.metrics, VIRTUAL_SECONDS: seconds})
-
-    def _miss(self, client_id: int, kind: Kind, reason: str) -> None:
-        self._missed.append(Missed(client_id, kind, reason))
-
-    def missed(self) -> list[Missed]:
-        """Return, once, the replies that did not count."""
-        missed, self._missed = self._missed, []
-        return missed
 
     def arrival(self, client_id: int) -> float:
         """Return when a client's reply to the last exchange comes."""

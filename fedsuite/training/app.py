@@ -165,7 +165,7 @@ def _noted(request: Request) -> Iterator[None]:
         logger.info("answered %s in %.3f s", request.message_type, seconds)
 
 
-def _said_of(error: Exception, client_id: int, failures: Failures) -> tuple[str, ...]:
+def _said_of(error: Exception, client_id: int, failures: Failures) -> tuple[str, str]:
     """Log a client's error; return what its entry of the reply says of it."""
     kind = type(error).__name__
     if isinstance(error, FedsuiteError):
@@ -179,7 +179,7 @@ def _said_of(error: Exception, client_id: int, failures: Failures) -> tuple[str,
     where = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{kind} in {Path(where.filename).name}, line {where.lineno}"
     failures.tell(place, client_id, error)
-    return reason, kind, place
+    return reason, kind
 
 
 @cache

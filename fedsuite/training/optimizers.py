@@ -5,13 +5,10 @@ compiler out of some methods. That takes a second of processor time in each proc
 answers one message between machines. These optimisers skip it; steps have the same bits.
 """
 
-from collections.abc import Callable
 from inspect import unwrap
-from typing import Any
 
 import torch
 from torch.optim import SGD, Adam, Optimizer
-from typing_extensions import override
 
 __all__ = ["PlainAdam", "PlainSGD"]
 
@@ -21,10 +18,7 @@ class PlainSGD(SGD):
 
     add_param_group = unwrap(Optimizer.add_param_group)
     zero_grad = unwrap(Optimizer.zero_grad)
-
-    @override
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        return _step_of_sgd(self, closure)
+    step = torch.no_grad()(unwrap(SGD.step))
 
 
 class PlainAdam(Adam):
@@ -32,11 +26,4 @@ class PlainAdam(Adam):
 
     add_param_group = unwrap(Optimizer.add_param_group)
     zero_grad = unwrap(Optimizer.zero_grad)
-
-    @override
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        return _step_of_adam(self, closure)
-
-
-_step_of_sgd = torch.no_grad()(unwrap(SGD.step))
-_step_of_adam = torch.no_grad()(unwrap(Adam.step))
+    step = torch.no_grad()(unwrap(Adam.step))

@@ -7,7 +7,7 @@ from fedsuite.messages.records import add_entry, failure_of, split_replies
 
 def test_a_failure_has_its_place_in_the_hosted_layout() -> None:
     content = RecordDict()
-    add_entry(content, 3, "no disk", "OSError", place="OSError in x.py, line 1")
+    add_entry(content, 3, "no disk", "OSError")
     [entry] = split_replies(content, [3]).values()
     assert failure_of(entry, hosted=True) == ("no disk", "OSError")
     assert failure_of({"error": ConfigRecord({"code": 3})}, hosted=True)

@@ -235,16 +235,26 @@ def test_after_a_good_reply_a_round_may_fail() -> None:
     assert [len(report.train.rows) for report in trace.reports] == [3, 0, 3]
 
 
-@pytest.mark.parametrize("own_clients", [True, False])
+@pytest.mark.parametrize(
+    ("own_clients", "num_failed", "words"),
+    [
+        (False, 1, "all clients failed: "),
+        (True, 1, ""),
+        (True, 2, "all clients failed alike: "),
+    ],
+)
 def test_clients_of_fedsuite_that_all_fail_are_not_told_to_be_others(
-    own_clients: bool,
+    own_clients: bool, num_failed: int, words: str
 ) -> None:
     failure = BadReply(Kind.CLIENT_ERROR, "client failed: ValueError: no rows")
     reader: Any = SimpleNamespace(
-        exchange=Exchange(TRAIN, [0]), common_failure=lambda: failure, num_good=0
+        exchange=Exchange(TRAIN, [0]),
+        common_failure=lambda: failure,
+        num_good=0,
+        num_failed=num_failed,
     )
     reason = first_refusal(reader, Ditto.NEEDS_OF_CLIENT, own_clients)
-    assert reason == ("" if own_clients else f"all clients failed: {failure}")
+    assert reason == (words and f"{words}{failure}")
 
 
 # ---- the loss after training

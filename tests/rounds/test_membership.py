@@ -208,9 +208,8 @@ def test_a_node_that_failed_the_hello_is_asked_at_each_look() -> None:
 
 @pytest.mark.parametrize("layout", ["single", "hosted"])
 def test_nodes_that_do_not_come_before_the_deadline(layout: str) -> None:
-    strategy = strategy_for(layout)
-    strategy.min_available_nodes = 3
-    strategy.connect_timeout = 0.05
+    given = {"min_available_nodes": 3, "connect_timeout": 0.05}
+    strategy = strategy_for(layout, **given)
     began = time.monotonic()
     with pytest.raises(RunError, match=r"only 2 of 3 SuperNodes connected within 0\.05 s"):
         run(strategy, Attendance(matrix_app(), 3, [[0, 2]]))
@@ -218,8 +217,7 @@ def test_nodes_that_do_not_come_before_the_deadline(layout: str) -> None:
 
 
 def test_nobody_at_all() -> None:
-    strategy = strategy_for("hosted")
-    strategy.connect_timeout = 0.05
+    strategy = strategy_for("hosted", connect_timeout=0.05)
     with pytest.raises(RunError, match="only 0 of 1 SuperNodes"):
         run(strategy, Attendance(matrix_app(), 3, [[]]))
 

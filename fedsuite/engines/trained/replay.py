@@ -125,15 +125,14 @@ def _evaluation(experiment: Experiment, checkpoint: Checkpoint, client_id: int) 
     data = federated_data(experiment)
     model = network_model(experiment, data)
     parts = server_parts(experiment, data, model)
-    strategy = build_strategy(experiment, parts)
+    # Every client is asked, in every round.
+    strategy = build_strategy(experiment.replace(evaluate_every=1), parts)
     grid = LocalGrid(ClientApp(), 1)
     initial = to_record(initial_arrays(experiment, model, parts))
     num_rounds = experiment.group(RunSettings).num_rounds
     state = RunState(strategy, grid, num_rounds, initial)
     checkpoint.restore(state)
-    # Every client is asked, in every round.
-    strategy.num_rounds, strategy.evaluate_every = num_rounds, 1
-    strategy.fraction_evaluate = 1.0
+    strategy.num_rounds = num_rounds
     # What is asked here gets the model as it is.
     strategy.compression = ()
     _only_member(strategy, client_id)

@@ -46,7 +46,7 @@ class Cyclic(FedAvg):
     @override
     def drawn(self, phase: str) -> list[int]:
         members = self.members()
-        size = self.sampling[TRAIN].count(len(members))
+        size = self.num_drawn(TRAIN, len(members))
         if phase != TRAIN or not 0 < size < len(members):
             return super().drawn(phase)
         cycle, turn = divmod(self.server_round - 1, -(-len(members) // size))

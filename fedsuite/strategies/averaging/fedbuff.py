@@ -29,7 +29,7 @@ of normalisation layers are averaged as they came, without a discount.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import ClassVar, Literal, cast
 
@@ -77,8 +77,6 @@ def planned_length(seed: int, spread: float, server_round: int, client_id: int) 
 
 class FedBuff(FedAvg):
     """FedAvg of the replies that have come, the late ones with less weight."""
-
-    SET_ONCE: ClassVar[Sequence[str]] = ("fedbuff_delays",)
 
     PRIVACY: ClassVar[Release] = Release(
         "refused", "a round's replies are changes of models of several rounds"
@@ -145,9 +143,9 @@ class FedBuff(FedAvg):
         busy = self.outstanding.clients()
         if phase != TRAIN:
             there = [k for k in self.members() if k not in busy]
-            return self.sampling[phase].draw(there, self.server_round)
+            return self.at_random(phase, there, self.num_drawn(phase, len(there)))
         busy |= {held.reply.client_id for held in self.held}
-        places = self.sampling[TRAIN].count(len(self.members())) - len(busy)
+        places = self.num_drawn(TRAIN, len(self.members())) - len(busy)
         idle = [k for k in self.members() if k not in busy]
         if self.virtual_clock is not None and self.held:
             idle = self.virtual_clock.there(idle)
@@ -225,7 +223,7 @@ class FedBuff(FedAvg):
 
     def _wanted(self) -> int:
         """Return K, the number of replies that close a round."""
-        in_training = self.sampling[TRAIN].count(len(self.members()))
+        in_training = self.num_drawn(TRAIN, len(self.members()))
         return self.replies_per_round({"fedbuff-share": self.fedbuff_share}, in_training)
 
     @classmethod

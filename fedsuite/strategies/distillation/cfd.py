@@ -34,7 +34,7 @@ work that other methods do not have. A client alone in an exchange still learns 
 server.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -85,8 +85,6 @@ _CODES = "codes/"
 
 class CFD(PublicExchange):
     """A network on the server stands between the clients."""
-
-    SET_ONCE: ClassVar[Sequence[str]] = ("cfd_server_model", "cfd_learning_rate")
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "CFDClient", "answers with its outputs on public data"

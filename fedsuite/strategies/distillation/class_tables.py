@@ -80,8 +80,8 @@ class ClassTables(FederatedStrategy):
     )
 
     @override
-    def heed(self) -> None:
-        super().heed()
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.num_classes < 1:
             raise ValueError(f"num_classes = {self.num_classes}: expected at least 1")
 

@@ -72,8 +72,8 @@ class FCCL(PublicExchange):
     )
 
     @override
-    def heed(self) -> None:
-        super().heed()
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.batch_size < 2:
             raise ValueError(
                 f"a public batch of {self.batch_size} sample has no correlation: set "

@@ -63,8 +63,6 @@ TOLERANCE = 1e-3
 class FD(ClassTables):
     """Clients send their mean output per class, and get the others' means."""
 
-    SET_ONCE: ClassVar[Sequence[str]] = ("fd_space",)
-
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "FDClient", "answers with the mean outputs of its classes"
     )

@@ -33,7 +33,7 @@ default of 10 won on held-out rows; ``preset = "paper"`` brings the paper's 1. S
 Logits and their gradients tell of private data: nothing here is a promise of privacy.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
 import numpy as np
@@ -66,13 +66,6 @@ LABELS = "labels"
 
 class FedAL(FedMDLF):
     """FedMD-LF, and a discriminator on the server that clients learn to deceive."""
-
-    SET_ONCE: ClassVar[Sequence[str]] = (
-        "discriminator_learning_rate",
-        "discriminator_optimizer",
-        "discriminator_temperature",
-        "discriminator_widths",
-    )
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "FedALClient", "answers with its outputs on public data"
@@ -112,8 +105,8 @@ class FedAL(FedMDLF):
     _discriminator: "Discriminator | None" = state(default_factory=lambda: None)
 
     @override
-    def heed(self) -> None:
-        super().heed()
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._widths = parse_widths(self.discriminator_widths)
 
     @property

@@ -109,8 +109,8 @@ class PublicExchange(FederatedStrategy):
     _figures: dict[str, list[float]] = state(default_factory=dict)
 
     @override
-    def heed(self) -> None:
-        super().heed()
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.public_rows < 1 or self.num_classes < 1:
             raise ValueError(
                 f"public_rows = {self.public_rows}, num_classes = {self.num_classes}: "

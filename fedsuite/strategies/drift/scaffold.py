@@ -50,8 +50,6 @@ from fedsuite.strategies.drift.corrected import (
 class Scaffold(CorrectedStrategy):
     """Plain averaging of models whose clients' drift is corrected by control variates."""
 
-    SET_ONCE: ClassVar[Sequence[str]] = ("scaffold_mean",)
-
     SUMS: ClassVar[Summed | None] = Summed(
         "clients",
         records=(CONTROL_CHANGE,),

@@ -116,8 +116,6 @@ def silo_decision(
 class AAggFF(LossStrategy):
     """Mean of the models with weights that the server learns online."""
 
-    SET_ONCE: ClassVar[Sequence[str]] = ("aaggff_setting",)
-
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {}
 
     PAPER: ClassVar[Mapping[str, Value]] = SHARES_OF_PAPERS

@@ -237,8 +237,8 @@ class PracFedEBAPlus(AlignedFedEBA):
     _warned: bool = state(default_factory=bool)
 
     @override
-    def heed(self) -> None:
-        super().heed()
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.local_steps is not None and self.local_steps < 1:
             raise ValueError(
                 f"local_steps = {self.local_steps}: expected at least 1, or None"

@@ -49,8 +49,6 @@ from fedsuite.strategies.personal.several_models import SeveralModels
 class FOCUS(SeveralModels):
     """Averages several models, each by the clients' shares of it."""
 
-    SET_ONCE: ClassVar[Sequence[str]] = ("focus_models",)
-
     READING: ClassVar[str] = "our reading of the abstract"
     FIXED_REASON: ClassVar[str] = "shares of models cannot carry noise"
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(

@@ -121,8 +121,8 @@ class QFFL(LossStrategy):
     _warned: bool = state(default_factory=bool)
 
     @override
-    def heed(self) -> None:
-        super().heed()
+    def __post_init__(self) -> None:
+        super().__post_init__()
         rate = self.learning_rate
         if rate is not None and not rate >= LEAST_RATE:
             raise ValueError(f"learning_rate = {rate}: expected a number > 0")

@@ -55,8 +55,8 @@ class FedBABU(FedAvgFT):
     groups: ParameterGroups = part(help="groups of the model's arrays")
 
     @override
-    def heed(self) -> None:
-        super().heed()
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.groups.body:
             raise ValueError(
                 "FedBABU trains all but the head, and this model is a head alone: choose "

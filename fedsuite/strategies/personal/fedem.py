@@ -37,8 +37,6 @@ from fedsuite.strategies.personal.several_models import SeveralModels
 class FedEM(SeveralModels):
     """Averages several models, which clients train on what each explains of their rows."""
 
-    SET_ONCE: ClassVar[Sequence[str]] = ("fedem_models",)
-
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "FedEMClient", "weighs its rows for each model and keeps its shares", stores=True
     )

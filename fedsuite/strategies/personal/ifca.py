@@ -44,8 +44,6 @@ from fedsuite.strategies.personal.several_models import SeveralModels
 class IFCA(SeveralModels):
     """Averages several models, each over the clients that it fits best."""
 
-    SET_ONCE: ClassVar[Sequence[str]] = ("ifca_models",)
-
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "IFCAClient", "trains the one of several models that fits it best"
     )

@@ -13,7 +13,6 @@ Layers count from the input up, as in the paper; the authors' network for CIFAR-
 convolutions last and shares these. Clients without examples do not count.
 """
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 from typing_extensions import override
@@ -27,8 +26,6 @@ from fedsuite.strategies.personal.partial import PartialAverage
 
 class LGFedAvg(PartialAverage):
     """Averages the upper layers, each client counting alike."""
-
-    SET_ONCE: ClassVar[Sequence[str]] = ("shared_layers",)
 
     PRIVACY: ClassVar[Release] = Release(
         "mean",

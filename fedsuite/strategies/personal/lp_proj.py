@@ -64,8 +64,6 @@ from fedsuite.method import (
 class LpProj(FederatedStrategy):
     """Averages projections of the clients' models, to which clients hold on."""
 
-    SET_ONCE: ClassVar[Sequence[str]] = ("lp_proj_dimensions",)
-
     PRIVACY: ClassVar[Release] = Release(
         "refused", "projections travel, and no change of one shared model"
     )

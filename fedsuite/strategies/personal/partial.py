@@ -45,8 +45,8 @@ class PartialAverage(FedAvg):
     groups: ParameterGroups = part(help="groups of the model's arrays")
 
     @override
-    def heed(self) -> None:
-        super().heed()
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._shared_names = self.shares(self.groups)
 
     @abstractmethod

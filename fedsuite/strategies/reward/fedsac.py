@@ -97,8 +97,6 @@ def reputations(contributions: Mapping[int, float], beta: float) -> dict[int, fl
 class FedSAC(RewardStrategy):
     """Clients train and are scored with submodels of the server's model."""
 
-    SET_ONCE: ClassVar[Sequence[str]] = ("contributions",)
-
     READING: ClassVar[str] = "our reading of the abstract"
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "FedSACClient", "leaves absent neurons alone"

@@ -231,8 +231,7 @@ def wrap(
     layer = layer_class(groups=options.pop("groups", GROUPS), **options)
     # As the constructor's keyword, which cannot be set later.
     vars(inner)["layer"] = layer
-    inner.heed()
-    layer.attach(inner)
+    inner.begin_afresh()
     return inner
 
 
