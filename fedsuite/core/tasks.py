@@ -21,6 +21,9 @@ from fedsuite.core.errors import ConfigError
 
 PER_CENT = "%"
 
+MOST_DIGITS = 6
+"""Most digits behind the point of a number whose unit nobody knows."""
+
 Labels = Literal["class", "labels", "number", "time and event"]
 """What stands for a row: one class; 0 or 1 for each of several labels; a number; a time of
 follow-up, and 1 where the event was seen, 0 where the row is censored."""
@@ -58,9 +61,43 @@ class Score:
         return self.name.replace("-", "_")
 
     @property
+    def heading(self) -> str:
+        """The title as a sentence begins."""
+        return self.title[:1].upper() + self.title[1:]
+
+    @property
+    def label(self) -> str:
+        """Title and unit, for an axis or a heading."""
+        return f"{self.title} ({self.unit})" if self.unit else self.title
+
+    @property
+    def points(self) -> str:
+        """What a difference of two such numbers is counted in."""
+        return "points" if self.unit == PER_CENT else self.unit
+
+    @property
     def factor(self) -> float:
         """What a number of the files is multiplied by to be shown."""
         return 100.0 if self.unit == PER_CENT else 1.0
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The least and the largest number that is shown."""
+        return self.factor * self.least, self.factor * self.largest
+
+    def digits(self, shown: float) -> int:
+        """Return how many digits behind the point numbers as large as this one need.
+
+        Two of per cent. Of other units four digits in all, for a target may be tiny.
+        """
+        size = abs(shown)
+        if self.unit == PER_CENT or not size or not math.isfinite(size):
+            return 2
+        return min(max(3 - math.floor(math.log10(size)), 2), MOST_DIGITS)
+
+    def gain(self, difference: float) -> float:
+        """Return a difference with the sign by which more is better."""
+        return difference if self.higher else -difference
 
     def shown(self, value: float) -> str:
         """Return a number of the files in words: ``62.50 %``, else four digits."""

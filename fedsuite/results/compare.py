@@ -9,6 +9,7 @@ from typing import Self
 from fedsuite.core.errors import RunError
 from fedsuite.core.files import atomic_write
 from fedsuite.core.metrics import fairness_report, same_tails
+from fedsuite.core.tasks import ACCURACY, Score
 from fedsuite.results.groups import SEED, Group, group_runs
 from fedsuite.results.likeness import (
     keys_that_differ,
@@ -17,7 +18,7 @@ from fedsuite.results.likeness import (
     seeds_text,
 )
 from fedsuite.results.reader import Client, Run, Scores, load_run
-from fedsuite.results.score import ACCURACY, Score, main_score, score_of
+from fedsuite.results.score import main_score, score_of
 from fedsuite.results.tables import (
     FittingTable,
     console_table,
@@ -166,7 +167,7 @@ class Comparison:
         Where they are the worst 10 % too, the worst 5 % are left out.
         """
         alike = all(same_tails(row.num_clients) for row in self.rows)
-        names = {**COLUMNS, "mean": self.score.name}
+        names = {**COLUMNS, "mean": self.score.title}
         return {
             n: heading for n, heading in names.items() if not (alike and n == "worst_5")
         }
@@ -181,9 +182,9 @@ class Comparison:
         )
         few = any(0 < row.num_clients <= 10 for row in self.rows)
         one = "Of ten clients or fewer the worst 10 % are one client. " * few
-        name = self.score.name
+        name = self.score.title
         heading = self.score.label[:1].upper() + self.score.label[1:]
-        better = "" if self.score.higher_is_better else ", less is better"
+        better = "" if self.score.higher else ", less is better"
         return (
             f"{heading} over clients{better}, {when}; last {LAST}: mean "
             f"{name} of the last {LAST} evaluations. {one}"
@@ -229,7 +230,9 @@ def compare(
     labels = [group.label for group in groups]
     column = score or _shared_main(runs)
     rows, groups = _ranked(groups, evaluations, column)
-    if score not in (None, ACCURACY) and not any(any(row.by_seed.values()) for row in rows):
+    if score not in (None, ACCURACY.column) and not any(
+        any(row.by_seed.values()) for row in rows
+    ):
         raise RunError(
             f"no run has {score} of its clients: `{_shared_main(runs)}` is there, further "
             "scores where the key scores names them, and `whole_test_accuracy` where the "

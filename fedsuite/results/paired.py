@@ -181,7 +181,7 @@ def paired(numbers: Sequence[float], test_share: float = 0.0) -> Paired:
 
 def legend(comparison: Comparison) -> str:
     """Return the explanation of the differences."""
-    falls = "" if comparison.score.higher_is_better else "Below 0 is better. "
+    falls = "" if comparison.score.higher else "Below 0 is better. "
     return falls + (
         f"Minus {comparison.baseline}, pair by pair of the same seed and partition: mean "
         "of the differences, their 95 % t interval where there are two pairs or more, and "

@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsuite.core.metrics import fairness_report, of_clients
-from fedsuite.core.tasks import SCORES
+from fedsuite.core.tasks import SCORES, Score
 from fedsuite.results.reader import Run
-from fedsuite.results.score import Score
 
 DECLARED = frozenset(score.column for score in SCORES.values())
 """Scores that ``rounds.jsonl`` has means of."""
@@ -37,7 +36,7 @@ class Panel(NamedTuple):
     label: str
     scale: float
     beside: str = ""
-    bounds: tuple[float | None, float | None] = (None, None)
+    bounds: tuple[float, float] = (-np.inf, np.inf)
 
 
 def score_panels(score: Score) -> tuple[Panel, ...]:
@@ -46,11 +45,11 @@ def score_panels(score: Score) -> tuple[Panel, ...]:
     trained = "After local training; dotted, hollow: after the round"
 
     def panel(key: str, title: str, label: str = score.label, beside: str = "") -> Panel:
-        return Panel(key, title, label, score.scale, beside, score.bounds)
+        return Panel(key, title, label, score.factor, beside, score.bounds)
 
     return (
-        panel(f"{column}_mean", f"Mean {score.name} over clients"),
-        panel(f"{column}_worst10", f"{score.title} of the worst 10 % of clients"),
+        panel(f"{column}_mean", f"Mean {score.title} over clients"),
+        panel(f"{column}_worst10", f"{score.heading} of the worst 10 % of clients"),
         panel(
             f"validation_{column}_mean",
             "Mean over clients, validation rows; dotted: test rows",
@@ -60,7 +59,7 @@ def score_panels(score: Score) -> tuple[Panel, ...]:
             panel(
                 f"train_trained_{part}{column}",
                 trained,
-                f"{score.name}, {rows}{unit}",
+                f"{score.title}, {rows}{unit}",
                 f"evaluate_{part}{column}",
             )
             for part, rows in (("", "own test rows"), ("whole_test_", "whole test part"))
@@ -116,7 +115,7 @@ def score_curves(run: Run, score: Score) -> dict[str, Curve]:
         }
         for name, ending in (("mean", "mean"), ("worst_10", "worst10")):
             curves[f"{column}_{ending}"] = {
-                server_round: getattr(report, name) / score.scale
+                server_round: getattr(report, name) / score.factor
                 for server_round, report in reports.items()
             }
     return curves
@@ -147,7 +146,7 @@ def left_out_words(runs: Iterable[Run], score: Score) -> str:
     worst = min(short, key=itemgetter(0))[1]
     words = of_clients(worst[scored], worst[asked])
     more = f", fewer than all in {len(short) - 1} more" if len(short) > 1 else ""
-    return f"{score.title} of {words} at round {worst['round']}{more}"
+    return f"{score.heading} of {words} at round {worst['round']}{more}"
 
 
 def pooled_curve(run: Run, key: str) -> Curve:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.core.extras import naming_extras
 from fedsuite.core.files import atomic_write, make_folder
+from fedsuite.core.tasks import Score
 from fedsuite.results.compare import Comparison, to_latex
 from fedsuite.results.panels import (
     PANELS,
@@ -21,7 +22,6 @@ from fedsuite.results.panels import (
 )
 from fedsuite.results.plots import band_edges, dress, line_style
 from fedsuite.results.reader import Run
-from fedsuite.results.score import Score
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -111,7 +111,7 @@ def curves_figure(comparison: Comparison) -> "Figure":
     ]
     if not panels:
         raise RunError(
-            f"no curves to draw: the runs hold no losses and no {comparison.score.name}"
+            f"no curves to draw: the runs hold no losses and no {comparison.score.title}"
         )
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)

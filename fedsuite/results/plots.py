@@ -45,10 +45,7 @@ def band_edges(
     scale = panel.scale
     mean = scale * values.mean(axis=0)
     std = scale * values.std(axis=0, ddof=1) if len(values) > 1 else np.zeros_like(mean)
-    low, high = panel.bounds
-    least = -np.inf if low is None else low
-    most = np.inf if high is None else high
-    return mean, np.clip(mean - std, least, most), np.clip(mean + std, least, most)
+    return mean, np.clip(mean - std, *panel.bounds), np.clip(mean + std, *panel.bounds)
 
 
 def line_style(index: int) -> dict[str, Any]:

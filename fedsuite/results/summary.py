@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -25,7 +25,7 @@ from fedsuite.messages.records import EVALUATE, NEW
 from fedsuite.results.layout import BEST_MODEL, SUMMARY, read_releases
 from fedsuite.results.networks import NetworkAccuracy, accuracy_by_network
 from fedsuite.results.reader import Run, Scores, load_run
-from fedsuite.results.score import main_score, score_of, task_of
+from fedsuite.results.score import main_score, task_of
 from fedsuite.results.writer import RunFolder
 
 _ROWS = (
@@ -146,26 +146,22 @@ def new_clients(run: Run) -> dict[str, dict[str, Any]]:
 
 def render_new_clients(scores: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the scores of clients that never trained as a table of text."""
-    table = Table(title="New clients (never trained)", min_width=34, title_justify="left")
-    table.add_column("client", overflow="fold")
-    for score in scores.values():
-        table.add_column(f"{score['title']} {score['unit']}".rstrip(), justify="right")
+    columns = [f"{score['title']} {score['unit']}".rstrip() for score in scores.values()]
     clients = list(dict.fromkeys(k for score in scores.values() for k in score["of"]))
-    shown = {client: client for client in clients[:_MOST_NEW]}
-    for client, words in shown.items():
-        cells = [_shown(score["of"].get(client)) for score in scores.values()]
-        table.add_row(Text(one_line(words)), *cells)
+    lines = [["client", *columns]]
+    for client in clients[:_MOST_NEW]:
+        lines.append([client, *(_shown(s["of"].get(client)) for s in scores.values())])
     if len(clients) > _MOST_NEW:
-        table.add_row(f"and {len(clients) - _MOST_NEW} more")
+        lines.append([f"and {len(clients) - _MOST_NEW} more", *("" for _ in columns)])
     counts = [(len(score["of"]), score["num_asked"]) for score in scores.values()]
     short = next((f", {of_clients(*c)}" for c in counts if c[0] < c[1]), "")
     for words, name in ((f"mean{short}", "mean"), ("mean, trained", "mean_of_trained")):
-        table.add_row(words, *(_shown(score[name]) for score in scores.values()))
-    return _text(table)
+        lines.append([words, *(_shown(score[name]) for score in scores.values())])
+    return _text("New clients (never trained)", lines)
 
 
-def _shown(number: float | None) -> str:
-    return "\N{EN DASH}" if number is None else f"{number:.4g}"
+def _shown(number: float | None, unit: str = "") -> str:
+    return "\N{EN DASH}" if number is None else f"{number:.4g}{unit}"
 
 
 def _best_model(folder: Path) -> dict[str, Any]:
@@ -297,21 +293,15 @@ def _exploded(run: Run) -> dict[str, Any] | None:
 
 def render_scores(scores: Mapping[str, Mapping[str, Any]]) -> str:
     """Return further scores as a table for a terminal or a log file."""
-    table = Table(title="Scores over clients, each counting once", title_justify="left")
-    table.add_column("score")
-    for heading in ("mean", "worst 10 %", "deviation", "clients"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    lines = [["score", "mean", "worst 10 %", "deviation", "clients"]]
     for score in scores.values():
         unit = f" {score['unit']}".rstrip()
         better = "" if score["higher_is_better"] else " (less is better)"
-        numbers = [
-            "\N{EN DASH}" if score[name] is None else f"{score[name]:.4g}{unit}"
-            for name in ("mean", "worst_10", "std")
-        ]
+        numbers = (_shown(score[name], unit) for name in ("mean", "worst_10", "std"))
         count, asked = score["num_clients"], score["num_asked"]
         short = f"{count} of {asked}" if count < asked else str(count)
-        table.add_row(f"{score['title']}{better}", *numbers, short)
-    return _text(table)
+        lines.append([f"{score['title']}{better}", *numbers, short])
+    return _text("Scores over clients, each counting once", lines)
 
 
 def _privacy(run: Run) -> str:
@@ -335,13 +325,9 @@ def render_report(scores: Scores) -> str:
     score, report = scores.score, fairness_report(scores.percent, scores.score)
     over = scores.short or f"{report.num_clients} clients"
     better = "" if score.higher else ", less is better"
-    title = f"{score.title[:1].upper()}{score.title[1:]} over {over}{better}"
-    table = Table(title=title, title_justify="left")
-    table.add_column("metric")
-    table.add_column("value", justify="right")
-    table.add_column("unit")
+    lines = [["metric", "value", "unit"]]
     values = report.as_dict()
-    of_score = score_of(score.column).digits(report.mean)
+    of_score = score.digits(report.mean)
     for label, name, unit in _ROWS:
         if name.endswith("_5") and same_tails(report.num_clients):
             continue
@@ -350,8 +336,8 @@ def render_report(scores: Scores) -> str:
         digits = 2 if unit else 4
         if "{}" in unit:
             digits, unit = of_score, unit.format(score.unit) if score.unit else ""
-        table.add_row(label.format(score.title), f"{values[name]:.{digits}f}", unit)
-    return _text(table)
+        lines.append([label.format(score.title), f"{values[name]:.{digits}f}", unit])
+    return _text(f"{score.heading} over {over}{better}", lines, left=(0, 2))
 
 
 def render_networks(
@@ -359,21 +345,24 @@ def render_networks(
 ) -> str:
     """Return a table of text of accuracies on own test rows and the whole test part."""
     on_whole = {network.label: f"{100 * network.accuracy:.2f}" for network in whole}
-    table = Table(title="Mean accuracy by network", title_justify="left")
-    # A label names the network: it may be broken, never cut off.
-    table.add_column("network", overflow="fold")
-    headings = ["parameters", "clients", "accuracy in %"]
-    for heading in headings + ["whole test in %"] * bool(whole):
-        table.add_column(heading, justify="right", no_wrap=True)
+    headings = ["network", "parameters", "clients", "accuracy in %"]
+    lines = [headings + ["whole test in %"] * bool(whole)]
     for network in networks:
         counts = f"{network.num_parameters:,}", str(network.num_clients)
-        cells = [*counts, f"{100 * network.accuracy:.2f}"]
-        cells += [on_whole.get(network.label, "")] * bool(whole)
-        table.add_row(Text(one_line(network.label)), *cells)
-    return _text(table)
+        cells = [network.label, *counts, f"{100 * network.accuracy:.2f}"]
+        lines.append(cells + [on_whole.get(network.label, "")] * bool(whole))
+    return _text("Mean accuracy by network", lines)
 
 
-def _text(table: Table) -> str:
+def _text(title: str, lines: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> str:
+    """Return a table as text, the heading first; a name may be broken, never cut off."""
+    table = Table(title=title, title_justify="left", min_width=len(title))
+    for column, heading in enumerate(lines[0]):
+        is_left = column in left
+        justify: Literal["left", "right"] = "left" if is_left else "right"
+        table.add_column(heading, justify=justify, overflow="fold", no_wrap=not is_left)
+    for line in lines[1:]:
+        table.add_row(*(Text(one_line(cell)) for cell in line))
     # In the encoding of the output, for its frame must be of characters that it has.
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     text = io.TextIOWrapper(io.BytesIO(), encoding, "replace")

@@ -56,10 +56,10 @@ def verdict(comparison: Comparison) -> Verdict:
     )
     if len(comparison.rows) == 1 or len(ranked) < 2:
         of = ranked[0] if ranked else comparison.rows[0]
-        known = f": mean {score.name} {_shown(of, score.unit)}" if ranked else ""
+        known = f": mean {score.title} {_shown(of, score.unit)}" if ranked else ""
         headline = f"{of.label} on {data}{known}"
         alone = "One experiment: nothing to compare it with."
-        none = f"No other experiment has a mean {score.name}: nothing to compare."
+        none = f"No other experiment has a mean {score.title}: nothing to compare."
         sentence = alone if len(comparison.rows) == 1 else none
         return Verdict(headline, (sentence,), differences, spread)
     others = [row for row in ranked if row.label != comparison.baseline]
@@ -147,7 +147,7 @@ def _answer(
         # Where both are, the one with fewer clients is named.
         last = min((r for r in (rows[baseline], best) if r.incomplete), key=_least_share)
         return (
-            f"{best.label} and {baseline} are not compared by mean {score.name}",
+            f"{best.label} and {baseline} are not compared by mean {score.title}",
             f": that of {last.label} is over {last.short}",
             ["The clients without a score may be those that are served worst."],
         )
@@ -159,17 +159,17 @@ def _answer(
         )
     gain = score.gain(difference.mean)
     first, second = (best.label, baseline) if gain > 0 else (baseline, best.label)
-    way = "" if score.higher_is_better else " (lower is better)"
+    way = "" if score.higher else " (lower is better)"
     size = f"{abs(difference.mean):.{difference.digits}f} {score.points}".strip()
-    headline = f"{first} is ahead of {second} by {size} of mean {score.name}{way}"
+    headline = f"{first} is ahead of {second} by {size} of mean {score.title}{way}"
     if gain == 0:
-        headline = f"{best.label} and {baseline} have the same mean {score.name}"
+        headline = f"{best.label} and {baseline} have the same mean {score.title}"
     pairs = f"{difference.num_pairs} pair{'s' * (difference.num_pairs > 1)}"
     numbers = f"{best.label} minus {baseline}: {difference.intervals}, in {pairs}."
     ending, meaning, is_noise = _whether(comparison, difference, spread)
     if is_noise and gain:
         pair = f"{best.label} and {baseline}"
-        headline = f"No difference in mean {score.name} is shown between {pair}"
+        headline = f"No difference in mean {score.title} is shown between {pair}"
     return headline, f"; {ending}", [numbers, meaning]
 
 

@@ -67,7 +67,6 @@ def test_where_and_how_long_a_run_works_tells_nothing_apart(make):
         "data_dir": "elsewhere",
         "num_rounds": 11,
         "preset": "paper",
-        "plug_ins": "",
         "checkpoint_every": 3,
         "connect_timeout": 1.0,
         "round_timeout": 1.0,

@@ -136,7 +136,7 @@ def test_an_option_of_the_report_of_one_run_has_an_effect(runs, tmp_path):
     options = ["--evaluations", "2", "--output", str(page)]
     assert CliRunner().invoke(app, ["report", str(runs[0]), *options]).exit_code == 0
     assert cells(page.read_text())[0][3].startswith("65.50")
-    assert "<dd>65.5 %</dd>" in page.read_text()
+    assert "<dd>65.50 %</dd>" in page.read_text()
 
 
 def test_an_unknown_baseline_is_refused(runs):
@@ -233,4 +233,4 @@ def test_an_older_folder_with_per_cent_in_it_is_read(tmp_path):
     )
     assert compare([run.path]).rows[0].short == "2 of 4 clients"
     page = report_html([run])
-    assert "9500" not in page and "<dd>55.0 %</dd>" in page
+    assert "9500" not in page and "<dd>55.00 %</dd>" in page

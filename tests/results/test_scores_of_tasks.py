@@ -81,7 +81,7 @@ def test_panels_of_an_error_have_its_unit_and_its_worst_clients(tmp_path: Path) 
     assert (r2.data[0]["y"], r2.y) == ([-300], "R2 (%)")
     tiles = shown.views["mae"].tiles
     assert tiles["mean MAE"] == "0.05000" and tiles["worst 10 %"] == "0.09000"
-    assert shown.views["r2"].tiles["worst 10 %"] == "-300.0 %"
+    assert shown.views["r2"].tiles["worst 10 %"] == "-300.00 %"
 
 
 def test_a_reader_can_choose_among_scores_and_one_is_shown_at_first(tmp_path: Path) -> None:

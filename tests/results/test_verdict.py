@@ -77,7 +77,7 @@ def test_the_baseline_may_be_ahead_and_a_choice_among_many_is_told(folders):
 
 def test_of_a_score_of_which_less_is_better_the_lower_one_is_ahead(folders):
     comparison = compare(folders(fedprox=(3, 4, 5), scaffold=(-2, -2, -2.5)))
-    score = replace(comparison.score, name="RMSE", unit="days", higher_is_better=False)
+    score = replace(comparison.score, title="RMSE", unit="days", higher=False)
     answer = verdict(replace(comparison, score=score))
     assert answer.headline.startswith(
         "scaffold is ahead of fedavg by 2.17 days of mean RMSE (lower is better) on digits"

@@ -1,10 +1,12 @@
 """Figures of the clients' scores."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedsuite.core.tasks import Score
 from fedsuite.results.groups import Group
 from fedsuite.results.reader import Run
 from fedsuite.results.report.clients import ClientRows
@@ -18,7 +20,6 @@ from fedsuite.results.report.figures import (
 )
 from fedsuite.results.report.thinning import thinning_note
 from fedsuite.results.report.values import label, number, rounded
-from fedsuite.results.score import Score
 
 NEAR: Mapping[str, Any] = {"hovermode": "closest"}
 
@@ -83,7 +84,7 @@ def client_figures(
     axis = _axis(score)
     from_zero = {**axis, **NEAR, "xaxis": {"rangemode": "tozero"}}
     order = "from the worst to the best"
-    against = f"{score.title} against training rows"
+    against = f"{score.heading} against training rows"
     sampled = some if left_out else ""
     figures = [
         Figure(
@@ -109,7 +110,12 @@ def client_figures(
 
 
 def _axis(score: Score) -> dict[str, Any]:
-    return {"yaxis": {"range": list(score.limits)}} if score.limits else {}
+    """Return the axis of a score: all of a bounded one, and a little beyond."""
+    low, high = score.bounds
+    if not math.isfinite(high - low):
+        return {}
+    margin = 0.02 * (high - low)
+    return {"yaxis": {"range": [low - margin, high + margin]}}
 
 
 def _served(run: Run, rows: ClientRows, num_runs: int) -> list[Served]:

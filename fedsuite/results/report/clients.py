@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from fedsuite.core.metrics import has_score
+from fedsuite.core.tasks import Score
 from fedsuite.results.reader import Client, Run
 from fedsuite.results.report.values import number
-from fedsuite.results.score import Score, score_of
+from fedsuite.results.score import score_of
 
 SPREAD = (0, 10, 50, 90, 100)
 """Percentiles of the clients' scores to draw against rounds."""
@@ -71,9 +72,9 @@ class ClientRows:
 
 def _score(row: dict[str, Any], score: Score) -> float | None:
     value = number(row.get(score.column))
-    if value is None or not score.counts(value) or not has_score(row, score.column):
+    if value is None or not score.can_be(value) or not has_score(row, score.column):
         return None
-    return score.scale * value
+    return score.factor * value
 
 
 def client_rows(run: Run, score: Score) -> ClientRows:

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedsuite.core.errors import RunError
+from fedsuite.core.tasks import Score
 from fedsuite.results.cost_curves import cost_curve
 from fedsuite.results.groups import Group
 from fedsuite.results.panels import by_seed, pooled_curve
 from fedsuite.results.report.figures import Data, Figure, line
 from fedsuite.results.report.thinning import drawn_positions, most_points, thinning_note
 from fedsuite.results.report.values import label, rounded, words
-from fedsuite.results.score import Score
 
 _NOTE = {
     "MB": "Payload of training, of all clients together, in both directions.",
@@ -36,7 +36,7 @@ def cost_figures(groups: Sequence[Group], score: Score) -> list[Figure]:
         shown = (curve.megabytes, curve.costs["seconds"], curve.costs["virtual h"])
         for unit, costs in zip(_NOTE, shown, strict=True):
             if np.isfinite(costs).all() and costs[-1] > 0:
-                values = score.scale * curve.accuracies
+                values = score.factor * curve.accuracies
                 trace = line(label(group.label), rounds, values, index, most)
                 trace["x"] = [rounded(float(costs[place])) for place in places]
                 trace["text"] = [f"round {rounds[place]}" for place in places]
@@ -48,7 +48,7 @@ def cost_figures(groups: Sequence[Group], score: Score) -> list[Figure]:
     return [
         Figure(
             section="curves",
-            title=f"Mean {score.name} against {titles[unit]}",
+            title=f"Mean {score.title} against {titles[unit]}",
             data=traces,
             x=unit,
             y=score.label,

@@ -64,8 +64,8 @@ def forest_figure(comparison: Comparison, answer: Verdict) -> list[Figure]:
             | {"fillcolor": SHADE, "line": {"width": 0}, "layer": "below"}
         )
         notes.append("Shaded: the largest difference of a placebo on one seed; grey marks.")
-    if not score.higher_is_better:
-        notes.append(f"Lower {score.name} is better.")
+    if not score.higher:
+        notes.append(f"Lower {score.title} is better.")
     if missing := [row.label for row in comparison.rows if row.incomplete]:
         labels = ", ".join(map(words, missing))
         notes.append(f"Not drawn, for their means are over fewer clients: {labels}.")
@@ -73,9 +73,9 @@ def forest_figure(comparison: Comparison, answer: Verdict) -> list[Figure]:
     return [
         Figure(
             section="compare",
-            title=f"Mean {score.name} minus that of {words(comparison.baseline)}",
+            title=f"Mean {score.title} minus that of {words(comparison.baseline)}",
             data=data,
-            x=f"difference in {score.points or score.name}",
+            x=f"difference in {score.points or score.title}",
             y="",
             note=" ".join(notes),
             layout={

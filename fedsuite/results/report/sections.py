@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from fedsuite.core.metrics import fairness_report, is_accuracy
-from fedsuite.core.tasks import SCORES, score_of_column
+from fedsuite.core.tasks import SCORES, Score, score_of_column
 from fedsuite.data.federated import FederatedData
 from fedsuite.messages.records import NEW
 from fedsuite.results import paired
@@ -31,7 +31,7 @@ from fedsuite.results.report.values import (
     table,
     words,
 )
-from fedsuite.results.score import Score, main_score, score_of
+from fedsuite.results.score import main_score, score_of
 from fedsuite.results.summary import last_scores, totals
 from fedsuite.results.verdict import network_words, num_clients, verdict
 
@@ -212,7 +212,7 @@ def _view(
             replace(each, score=score.column) for each in comparison_tables(comparison)
         ]
     tiles = _tiles(runs[0], score, comparison) if len(runs) == 1 else {}
-    return View(score.name, title, sentences, tiles), own
+    return View(score.title, title, sentences, tiles), own
 
 
 def partition_page(data: FederatedData, title: str) -> Page:
@@ -280,14 +280,17 @@ def _tiles(run: Run, score: Score, comparison: Comparison | None) -> dict[str, s
     reports = [fairness_report(one.percent, one.score) for one in evaluations if one.of]
     numbers = (
         {
-            f"mean {score.name}": fmean(report.mean for report in reports),
+            f"mean {score.title}": fmean(report.mean for report in reports),
             "worst 10 %": fmean(report.worst_10 for report in reports),
             "best 10 %": fmean(report.best_10 for report in reports),
         }
         if reports
         else {}
     )
-    tiles = {name: score.shown(value) for name, value in numbers.items()}
+    tiles = {
+        name: f"{value:.{score.digits(value)}f} {score.unit}".rstrip()
+        for name, value in numbers.items()
+    }
     if short := [one.short for one in evaluations if one.short]:
         tiles["with a score"] = short[-1]
     cost = totals(run)
@@ -342,7 +345,7 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
         [None if row.incomplete else row.metrics[name] for name in comparison.columns]
         for row in comparison.rows
     ]
-    title = f"{comparison.score.title} over clients"
+    title = f"{comparison.score.heading} over clients"
     tables = [table(title, head, _valued(lines, spreads), comparison.legend)]
     differences = paired.paired_differences(comparison)
     if any(difference.num_pairs for difference in differences):
@@ -419,5 +422,5 @@ def _value(rows: ClientRows, client: Client, phase: str, name: str) -> object:
         _score_in(name),
     )
     if value is not None and score and score.unit:
-        return cell(score.scale * value, 2)
+        return cell(score.factor * value, 2)
     return value
