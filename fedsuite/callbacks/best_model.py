@@ -57,20 +57,13 @@ class BestModel(Callback):
             self._write()
 
     def remember(self) -> Any:
-        """Return the state of the best value."""
-        return self.best.remember()
+        """Return the best value and its model, empty before there is one."""
+        return {"best": self.best.remember(), "model": self._arrays}
 
     def recall(self, value: Any) -> None:
         """Restore the state that :meth:`remember` returned."""
-        self.best.recall(*value)
-
-    def remember_arrays(self) -> Arrays:
-        """Return the best model; empty before there is one."""
-        return self._arrays
-
-    def recall_arrays(self, arrays: Arrays) -> None:
-        """Restore the model that :meth:`remember_arrays` returned."""
-        self._arrays = arrays
+        self.best.recall(*value["best"])
+        self._arrays = dict(value["model"])
 
     def _write(self) -> None:
         choice = {

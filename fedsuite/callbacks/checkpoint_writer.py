@@ -7,7 +7,6 @@ from typing_extensions import override
 
 from fedsuite.core.errors import RunError, described
 from fedsuite.core.files import make_folder, remove_file
-from fedsuite.messages.records import Arrays
 from fedsuite.results.writer import CHECKPOINTS, RunFolder
 from fedsuite.rounds.checkpoint import Checkpoint, list_checkpoints
 from fedsuite.rounds.events import Callback, RoundReport, RunState
@@ -20,23 +19,10 @@ class Remembers(Protocol):
     name: str
 
     def remember(self) -> Any:
-        """Return the callback's state as a JSON value."""
+        """Return a JSON value, or a :data:`~fedsuite.rounds.stage.State` with arrays."""
 
     def recall(self, value: Any) -> None:
         """Restore the state that :meth:`remember` returned."""
-
-
-@runtime_checkable
-class RemembersArrays(Protocol):
-    """A callback that also has arrays that must survive a resume."""
-
-    name: str
-
-    def remember_arrays(self) -> Arrays:
-        """Return the arrays, which nobody writes into."""
-
-    def recall_arrays(self, arrays: Arrays) -> None:
-        """Restore the arrays that :meth:`remember_arrays` returned."""
 
 
 @runtime_checkable
@@ -91,9 +77,7 @@ class CheckpointWriter(Callback):
             try:
                 if other.name in checkpoint.callbacks:
                     other.recall(checkpoint.callbacks[other.name])
-                if isinstance(other, RemembersArrays):
-                    other.recall_arrays(checkpoint.callback_arrays.get(other.name, {}))
-            except (TypeError, ValueError, OverflowError) as error:
+            except (LookupError, TypeError, ValueError, OverflowError) as error:
                 raise RunError(
                     f"the checkpoint of round {checkpoint.server_round} does not hold what "
                     f"{other.name} remembers: {described(error)}: start a new run"
@@ -118,15 +102,10 @@ class CheckpointWriter(Callback):
         # A checkpoint must not survive rounds whose lines are lost.
         self._run_folder.sync()
         remembered = {other.name: other.remember() for other in self._remembering}
-        arrays = {
-            other.name: other.remember_arrays()
-            for other in self._remembering
-            if isinstance(other, RemembersArrays)
-        }
         # A damaged checkpoint leaves the one before, with all that it needs of clients.
         newest = len(strategy.checkpoint_versions)
         earlier = strategy.checkpoint_versions[max(0, newest + 1 - self._keep) :]
-        latest = Checkpoint.capture(state, self._fingerprint, remembered, earlier, arrays)
+        latest = Checkpoint.capture(state, self._fingerprint, remembered, earlier)
         latest.save(self._folder)
         strategy.keep_states_of([*earlier, latest.client_versions])
         self._tidy(state)

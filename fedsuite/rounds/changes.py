@@ -3,25 +3,17 @@
 A round takes the difference of each client's model and the server's. Whole arrays in
 between would go through the processor's caches many times. Differences of float32 arrays
 are taken in float32, and the length is right to seven digits; else in float64.
-
-A client's row in ``clients.jsonl`` gets the length of its update as it came,
-``update_norm``, and that length over the round's median, ``norm_ratio``.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import override
 
-from fedsuite.messages.records import ARRAYS, TRAIN, Arrays
+from fedsuite.messages.records import Arrays
 from fedsuite.messages.statistics import is_statistic
-from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.report import PhaseReport
-from fedsuite.rounds.stage import Stage
-from fedsuite.rounds.validation import ClientReply
 
 _ROWS, _WIDTH = 32, 2048
 """A block: its rows are squared and added up to one, which float64 adds up."""
@@ -111,44 +103,3 @@ def trained(arrays: Mapping[str, NDArray[Any]]) -> Arrays:
 def statistics(arrays: Mapping[str, NDArray[Any]]) -> Arrays:
     """Return the statistics of normalisation layers among arrays."""
     return {n: a for n, a in arrays.items() if is_statistic(n, a)}
-
-
-class UpdateNorms(Stage):
-    """Measures a round's updates as they come, and writes them into the round's report."""
-
-    name: ClassVar[str] = "update-norms"
-
-    def __init__(self) -> None:
-        self._norms: dict[int, float] = {}
-        self._changes = Changes()
-        self._exchange = Exchange("", ())
-
-    def begin(self) -> None:
-        """Forget the last round."""
-        self._norms = {}
-
-    @override
-    def open(self, exchange: Exchange) -> None:
-        self._exchange = exchange
-
-    @override
-    def reply(self, reply: ClientReply) -> Iterable[ClientReply]:
-        exchange = self._exchange
-        if exchange.message_type != TRAIN:
-            return (reply,)
-        own = exchange.own.get(reply.client_id, {})
-        start = own.get(ARRAYS) or exchange.shared.get(ARRAYS)
-        model = reply.arrays.get(ARRAYS)
-        if start and model:
-            norm = length(trained(model), start, self._changes)
-            self._norms[reply.client_id] = reply.lengths[ARRAYS, id(start)] = norm
-        return (reply,)
-
-    def tell(self, report: PhaseReport) -> None:
-        """Add the columns to the clients' rows."""
-        weights = report.weights()
-        norms = {k: norm for k, norm in self._norms.items() if k in weights}
-        median = float(np.median(list(norms.values()))) if norms else 0.0
-        for client_id, norm in norms.items():
-            ratio = {"norm_ratio": norm / median} if median > 0 else {}
-            report.annotate(client_id, update_norm=norm, **ratio)

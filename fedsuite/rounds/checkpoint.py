@@ -11,7 +11,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,7 +30,7 @@ from fedsuite.rounds.stage import State
 if TYPE_CHECKING:
     from fedsuite.rounds.events import RunState
 
-FORMAT = 5
+FORMAT = 6
 ASIDE = ".aside"
 """Ending of a checkpoint that a person passed over."""
 _FILE_NAME = "round-{:06d}.safetensors"
@@ -63,8 +62,8 @@ class Checkpoint:
         The same of the earlier checkpoints that are kept, oldest first.
     history
         Flower's metric histories: name to round to metrics.
-    callbacks, callback_arrays
-        What callbacks remember: name to JSON value, and name to arrays.
+    callbacks
+        What callbacks remember, by name.
     """
 
     server_round: int
@@ -74,17 +73,15 @@ class Checkpoint:
     client_versions: Mapping[int, str] = field(default_factory=dict)
     earlier_versions: Sequence[Mapping[int, str]] = ()
     history: Mapping[str, Mapping[int, Mapping[str, Any]]] = field(default_factory=dict)
-    callbacks: Mapping[str, Any] = field(default_factory=dict)
-    callback_arrays: Mapping[str, Arrays] = field(default_factory=dict)
+    callbacks: State = field(default_factory=dict)
 
     @classmethod
     def capture(
         cls,
         state: "RunState",
         fingerprint: str,
-        callbacks: Mapping[str, Any],
+        callbacks: State,
         earlier_versions: Sequence[Mapping[int, str]] = (),
-        callback_arrays: Mapping[str, Arrays] = MappingProxyType({}),
     ) -> "Checkpoint":
         """Return the state of a run between two rounds."""
         return cls(
@@ -99,7 +96,6 @@ class Checkpoint:
                 for name in _HISTORIES
             },
             callbacks=callbacks,
-            callback_arrays=dict(callback_arrays),
         )
 
     def restore(self, state: "RunState") -> None:
@@ -152,11 +148,8 @@ class Checkpoint:
             "client_versions": self.client_versions,
             "earlier_versions": list(self.earlier_versions),
             "history": self.history,
-            "callbacks": self.callbacks,
-            "callback_arrays": {k: list(part) for k, part in self.callback_arrays.items()},
+            "callbacks": _packed(self.callbacks, tensors, "callbacks"),
         }
-        for callback, arrays in self.callback_arrays.items():
-            tensors |= {f"callback/{callback}/{n}": array for n, array in arrays.items()}
         path = folder / _FILE_NAME.format(self.server_round)
         atomic_write(path, safetensors_bytes(tensors, json.dumps(facts)))
         return path
@@ -191,11 +184,7 @@ class Checkpoint:
                     name: {int(k): v for k, v in facts["history"][name].items()}
                     for name in _HISTORIES
                 },
-                callbacks=dict(facts["callbacks"]),
-                callback_arrays={
-                    callback: {n: tensors[f"callback/{callback}/{n}"] for n in names}
-                    for callback, names in facts["callback_arrays"].items()
-                },
+                callbacks=_unpacked(facts["callbacks"], tensors, "callbacks"),
             )
         except (OSError, LookupError, TypeError, ValueError, AttributeError) as error:
             raise RunError(f"cannot read checkpoint {path}: {error}") from error

@@ -14,6 +14,9 @@ apart, and of the arrays themselves in all others.
   than FEWEST replies are compared with what is remembered alone, and in a first round with
   the model's own length.
 
+A client's row in ``clients.jsonl`` gets the length of its update as it came,
+``update_norm``, and that length over the round's median, ``norm_ratio``.
+
 The guard holds the first replies of an exchange, and judges each by all that came before it
 and by those that are held. So the memory does not grow with the number of clients. A bound
 of the user's in medians holds the whole round.
@@ -31,10 +34,11 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from fedsuite.core.logs import ServerLogger, in_own_run
-from fedsuite.messages.records import ARRAYS, EVALUATE, Arrays, is_model_record
+from fedsuite.messages.records import ARRAYS, EVALUATE, TRAIN, Arrays, is_model_record
 from fedsuite.rounds.average import FEWEST_OF_HALF
 from fedsuite.rounds.changes import Changes, length, statistics, trained
 from fedsuite.rounds.exchange import Exchange
+from fedsuite.rounds.report import PhaseReport
 from fedsuite.rounds.stage import Stage, State
 from fedsuite.rounds.validation import ClientReply
 
@@ -180,6 +184,14 @@ class Guard(Stage):
         Client to its number of training rows, where the server knows it.
     largest_share
         1 lets one client have more examples than all others together.
+    bounds_training
+        Whether training is bounded too, and not measured alone: under noise, bounds by the
+        others' replies would change what one client can move.
+
+    Attributes
+    ----------
+    norms
+        Client to the length of its update in this round.
     """
 
     name: ClassVar[str] = "guard"
@@ -190,6 +202,10 @@ class Guard(Stage):
     sizes: Mapping[int, int] = field(default_factory=dict, repr=False)
     remembered: Remembered = field(default_factory=lambda: Remembered({}))
     largest_share: float = 0.5
+    bounds_training: bool = True
+    norms: dict[int, float] = field(default_factory=dict, repr=False)
+    _trains: bool = field(default=False, repr=False)
+    _off: bool = field(default=False, repr=False)
     _sizes: dict[int, float] = field(default_factory=dict, repr=False)
     _largest_sizes: dict[int, float] = field(default_factory=dict, repr=False)
     _told_keys: set[str] = field(default_factory=set, repr=False)
@@ -208,8 +224,14 @@ class Guard(Stage):
     def open(self, exchange: Exchange) -> None:
         # Some methods send models in one exchange and get them back in the next.
         own = exchange.own.items()
-        self._models |= {k: records[ARRAYS] for k, records in own if ARRAYS in records}
+        sent = {k: records[ARRAYS] for k, records in own if ARRAYS in records}
+        self._models |= sent
         self._shared = exchange.shared
+        sends = bool(exchange.shared.get(ARRAYS) or sent)
+        self._trains = sends and exchange.message_type == TRAIN
+        unbounded = (self.max_examples, self.max_update_norm) == (NO_LIMIT, NO_LIMIT)
+        of_training = exchange.message_type != EVALUATE
+        self._off = unbounded or (of_training and not self.bounds_training)
         self._said = {}
         self._held.clear()
         self._one_of = exchange.expected.one_of
@@ -223,20 +245,24 @@ class Guard(Stage):
 
     @override
     def reply(self, reply: ClientReply) -> Iterator[ClientReply]:
-        reply = self._of_known_size(reply)
-        limits = (self.max_examples, self.max_update_norm)
-        if all(limit == NO_LIMIT for limit in limits):
+        model = self._shared.get(ARRAYS) or self._models.get(reply.client_id, {})
+        norm = None
+        if self._trains and model and ARRAYS in reply.arrays:
+            norm = length(trained(reply.arrays[ARRAYS]), model, self._changes)
+            self.norms[reply.client_id] = norm
+        if self._off:
             yield reply
             return
-        model = self._shared.get(ARRAYS) or self._models.get(reply.client_id, {})
+        reply = self._of_known_size(reply)
         others = {n: a for n, a in self._shared.items() if is_model_record(n)}
         origins = {**dict.fromkeys(_MODELS, model), **others}
-        amounts = self._measured(reply, origins)
+        amounts = self._measured(reply, origins, norm)
         for kind, amount in amounts.items():
             if amount > 0:
                 # Sorted anew for each reply, very many replies take very long.
                 insort(self._said.setdefault(self._pool(kind, reply), []), amount)
         self._held.append((reply, amounts, origins))
+        limits = self.max_examples, self.max_update_norm
         whole = any(limit.medians < math.inf for limit in limits)
         if len(self._held) > HELD and not whole:
             yield self._bounded(*self._held.popleft())
@@ -255,6 +281,15 @@ class Guard(Stage):
         for kind, amounts in self._new.items():
             self.remembered.add(kind, amounts)
         self._new = {}
+
+    def tell_norms(self, report: PhaseReport) -> None:
+        """Add the columns of lengths to the clients' rows."""
+        weights = report.weights()
+        norms = {k: norm for k, norm in self.norms.items() if k in weights}
+        median = float(np.median(list(norms.values()))) if norms else 0.0
+        for client_id, norm in norms.items():
+            ratio = {"norm_ratio": norm / median} if median > 0 else {}
+            report.annotate(client_id, update_norm=norm, **ratio)
 
     @override
     def state(self) -> State:
@@ -304,13 +339,15 @@ class Guard(Stage):
                 name,
             )
 
-    def _measured(self, reply: ClientReply, origins: Origins) -> Amounts:
+    def _measured(
+        self, reply: ClientReply, origins: Origins, norm: float | None
+    ) -> Amounts:
         amounts = {EXAMPLES: reply.num_examples}
         if self.max_update_norm == NO_LIMIT:
             return amounts
         for record, arrays in reply.arrays.items():
             origin = origins.get(record, {})
-            known = reply.lengths.pop((record, id(origin)), None)
+            known = norm if record == ARRAYS else None
             if known is None:
                 known = length(trained(arrays), origin, self._changes)
             measured = length(statistics(arrays), origin, self._changes)

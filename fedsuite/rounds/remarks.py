@@ -5,7 +5,6 @@ hears what Flower's strategies tell; a run of fedsuite has its own words for it
 (:mod:`fedsuite.callbacks.progress`).
 """
 
-import logging
 import math
 from collections.abc import Iterable
 from typing import ClassVar
@@ -13,7 +12,7 @@ from typing import ClassVar
 from typing_extensions import override
 
 from fedsuite.core.errors import one_line
-from fedsuite.core.logs import ServerLogger, in_own_run, log_scope
+from fedsuite.core.logs import ServerLogger, log_scope
 from fedsuite.core.metrics import is_accuracy
 from fedsuite.rounds.contract import MethodContract
 from fedsuite.rounds.exchange import Exchange, Rejection, Unused
@@ -126,13 +125,7 @@ def why_left_out(metric: str, number: float) -> str:
 
 
 def tell_settings(strategy: MethodContract) -> None:
-    """Tell the settings of a strategy."""
-    name, needed = type(strategy).__name__, strategy.quorum
-    if in_own_run():
-        logging.getLogger(__name__).info(
-            "%s: seed %d, quorum %d", name, strategy.seed, needed
-        )
-        return
+    """Tell the settings of a strategy, as Flower's own do."""
     tell("\t├──> Sampling (seed %d):", strategy.seed)
     shares = strategy.fraction_train, strategy.fraction_evaluate
     least = strategy.min_train_nodes, strategy.min_evaluate_nodes
@@ -143,7 +136,7 @@ def tell_settings(strategy: MethodContract) -> None:
         awaited = f"all ({awaited} has no effect with {strategy.identity!r})"
     tell("\t│\t└── Minimum available nodes: %s", awaited)
     tell("\t├──> Needed of clients: %s", strategy.NEEDS_OF_CLIENT.words)
-    tell("\t├──> Least number of good replies: %d", needed)
+    tell("\t├──> Least number of good replies: %d", strategy.quorum)
     tell("\t└──> Keys in records:")
     tell("\t\t├── Weighted by: '%s'", strategy.weighted_by_key)
     tell("\t\t├── ArrayRecord key: '%s'", strategy.arrayrecord_key)

@@ -1,9 +1,10 @@
 """A round of every method: ask, collect and check, reduce, step, and tell.
 
 ``configure_train`` asks, and ``aggregate_train`` does the rest. What the replies go through
-is in :meth:`RoundStrategy.stages` and :meth:`RoundStrategy.counting`.
+is in :meth:`RoundStrategy.passed` and :meth:`RoundStrategy.counting`.
 """
 
+import logging
 import math
 from collections import ChainMap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from typing_extensions import override
 
 from fedsuite.core.errors import ConfigError, RunError, one_line
 from fedsuite.core.keys import AUTO
-from fedsuite.core.logs import ServerLogger
+from fedsuite.core.logs import ServerLogger, in_own_run
 from fedsuite.core.rng import numpy_stream
 from fedsuite.devices.world import World
 from fedsuite.messages.array_records import own_record, to_arrays, to_record
@@ -28,7 +29,6 @@ from fedsuite.messages.statistics import buffers_declared, names_of_buffers
 from fedsuite.messages.versions import version_name
 from fedsuite.rounds.average import HALF
 from fedsuite.rounds.central_privacy import CentralPrivacy
-from fedsuite.rounds.changes import UpdateNorms
 from fedsuite.rounds.compression import Compressed, InBfloat16
 from fedsuite.rounds.contract import MethodContract
 from fedsuite.rounds.exchange import (
@@ -67,6 +67,7 @@ from fedsuite.rounds.virtual_clock import Missed, VirtualClock
 from fedsuite.workarounds.prompt_grid import PromptGrid
 
 logger = ServerLogger(__name__)
+own_logger = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT = 3600.0
 """Seconds that a round waits for replies, as in Flower."""
@@ -90,13 +91,13 @@ class RoundStrategy(MethodContract):
             self.evaluation_only,
         )
         self.remarks = Remarks()
-        self.update_norms = UpdateNorms()
         self.guard = Guard(
             Limit.parse("max_examples", self.max_examples, BELIEVED_COUNT),
             Limit.parse("max_update_norm", self.max_update_norm, BELIEVED),
             self.remarks.bounded,
             ChainMap(dict(self.training_rows), self.directory.training_rows),
             largest_share=HALF if self.max_client_weight == AUTO else 1.0,
+            bounds_training=not (self._has_noise or self.secure_aggregation != "off"),
         )
         own = {TRAIN: self.train_metrics_aggr_fn, EVALUATE: self.evaluate_metrics_aggr_fn}
         self.metric_means = {
@@ -109,7 +110,7 @@ class RoundStrategy(MethodContract):
         # What has a say in the server's step beside the method.
         self.step_stages = tuple(self._steps())
         self.privacy: CentralPrivacy | None = None
-        if self.dp_noise_multiplier or self.target_epsilon:
+        if self._has_noise:
             weighted = self.released().kind == "weighted"
             weights = self.log_weights if weighted else None
             self.privacy = CentralPrivacy(self, self.seed, weights)
@@ -144,6 +145,11 @@ class RoundStrategy(MethodContract):
         self._begun = False
         self._start_timeout = DEFAULT_TIMEOUT
         self.layer.attach(self)
+
+    @property
+    def _has_noise(self) -> bool:
+        """Whether the server adds noise."""
+        return bool(self.dp_noise_multiplier or self.target_epsilon)
 
     @property
     def _codes(self) -> bool:
@@ -317,17 +323,6 @@ class RoundStrategy(MethodContract):
 
     # ------------------------------------------------------------------------- the stages
 
-    def stages(self, phase: str) -> tuple[Stage, ...]:
-        """Return what the replies of a phase go through, in this order.
-
-        The guard bounds a reply before anything counts it. Under noise there is no guard:
-        bounds by the others' replies would change what one client can move.
-        """
-        if phase == EVALUATE:
-            return (self.remarks, self.guard)
-        guards = () if self.privacy is not None or self.secure_sums else (self.guard,)
-        return (self.remarks, self.update_norms, *guards)
-
     def counting(self, phase: str) -> tuple[Stage, ...]:
         """Return what the replies that count go through: their rows, FedVARP, the layer.
 
@@ -360,7 +355,8 @@ class RoundStrategy(MethodContract):
 
         A client may train when its reply is taken.
         """
-        stages = self.stages(phase)
+        # The guard bounds a reply before anything counts it.
+        stages = (self.remarks, self.guard)
         for stage in stages:
             stage.open(reader.exchange)
         clock, came = self.virtual_clock, reader.read(messages)
@@ -408,7 +404,7 @@ class RoundStrategy(MethodContract):
         self._begin_round(server_round, travelling, grid)
         self.reports = {}
         self.round_metrics = {}
-        self.update_norms.begin()
+        self.guard.norms = {}
         if self.fraction(TRAIN) == 0.0:
             return []
         try:
@@ -493,7 +489,11 @@ class RoundStrategy(MethodContract):
 
     @override
     def summary(self) -> None:
-        tell_settings(self)
+        if in_own_run():
+            words = "%s: seed %d, quorum %d"
+            own_logger.info(words, type(self).__name__, self.seed, self.quorum)
+        else:
+            tell_settings(self)
 
     # -------------------------------------------------------------------------------- ask
 
@@ -626,7 +626,7 @@ class RoundStrategy(MethodContract):
             self.recovery.check(report)
             return self.aggregate(self._arrays)
         finally:
-            self.update_norms.tell(report)
+            self.guard.tell_norms(report)
             report.tell_clipped()
 
     def judge_first(self, reader: ReplyReader) -> None:

@@ -365,15 +365,6 @@ PRIVACY_KEYS = tuple(
 )
 """Those of noise at the server."""
 
-SECURE_KEYS = tuple(key for key in RoundSettings.KEYS if _SUMMED[0] in key.needs)
-SECURE_KEYS += tuple(key for key in RoundSettings.KEYS if key.name == SECURE)
-"""Those of secure sums."""
-
-COMPRESSION_KEYS = tuple(
-    key for key in RoundSettings.KEYS if key.name.startswith("compress-")
-)
-"""Those of what travels."""
-
 SHARES_OF_PAPERS: dict[str, Value] = {"max-share-ratio": "off", "max-client-weight": 1.0}
 """``PAPER`` of a method with :func:`share_ratio_key`: no paper bounds a client's share."""
 

@@ -1,8 +1,7 @@
 """A stage of the server's round: what a reply, and then the model's step, goes through.
 
-A round asks, collects and checks, reduces, steps, and tells. Its stages stand in one tuple,
-:meth:`fedsuite.rounds.strategy.FederatedStrategy.stages`, in the order in which replies
-pass them.
+A round asks, collects and checks, reduces, steps, and tells. What each reply goes through
+stands in :mod:`fedsuite.rounds.round`, in the order in which replies pass it.
 """
 
 from collections.abc import Iterable, Mapping

@@ -91,7 +91,10 @@ class FederatedStrategy(RoundStrategy):
         try:
             for callback in callbacks:
                 callback.on_start(state)
-            _tell_start(state, configs)
+            # A run of fedsuite's own has other words for it.
+            as_flower = not in_own_run()
+            if as_flower:
+                _tell_start(state, configs)
             self.summary()
             began = time.monotonic()
             if evaluate_fn and resume is None:
@@ -110,7 +113,8 @@ class FederatedStrategy(RoundStrategy):
                         state.stop_reason = state.stop_reason or "should_stop is true"
                     for callback in callbacks:
                         callback.on_round_end(state, report)
-            _tell_end(state, time.monotonic() - began)
+            if as_flower:
+                _tell_end(state, time.monotonic() - began)
         except BaseException as caught:
             error = caught
             raise
@@ -219,11 +223,7 @@ def _tell_end(state: RunState, seconds: float) -> None:
     tell("")
     tell("Final results:")
     tell("")
-    for line in _tables(state.result):
+    # Flower's tables of a result; making them serialises its arrays.
+    for line in str(state.result).splitlines():
         tell("\t%s", line)
     tell("")
-
-
-def _tables(result: Result) -> list[str]:
-    """Return Flower's tables of a result; making them serialises its arrays."""
-    return [] if in_own_run() else str(result).splitlines()

@@ -119,9 +119,6 @@ class ClientReply:
     unfollowed
         Settings of the message that it does not repeat, to what it says instead; None of
         nothing.
-    lengths
-        Record and ``id`` of arrays that it started from, to the length of the change where
-        that is known already.
     """
 
     client_id: int
@@ -138,9 +135,6 @@ class ClientReply:
     claimed_examples: float | None = None
     num_summed: int = 1
     unfollowed: Mapping[str, ConfigValue | None] = field(default_factory=dict)
-    lengths: dict[tuple[str, int], float] = field(
-        default_factory=dict, repr=False, compare=False
-    )
 
 
 @dataclass(frozen=True)

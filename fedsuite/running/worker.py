@@ -325,19 +325,19 @@ class Worker:
                 of_site[EVALUATION_ONLY] = 1
             elif self._data.needs_sums:
                 of_site |= told_sums(self._data.sums(0))
-        return {**of_plug_ins, **of_public, **of_site, **self._column_fingerprint()}
+            of_site |= self._column_fingerprint(self._site.name)
+        return {**of_plug_ins, **of_public, **of_site}
 
-    def _column_fingerprint(self) -> dict[str, str]:
+    def _column_fingerprint(self, site: str) -> dict[str, str]:
         """Return a hash of this site's columns; the names are told to its own log."""
-        columns = self._site_rows().columns if self._site is not None else ()
-        if self._site is None or not columns:
+        if not (columns := self._site_rows().columns):
             return {}
         schema = self._data.spec.schema
         columns_hash = schema.fingerprint if schema else fingerprint(columns)
         # One line, whatever the names hold.
         names = " ".join(", ".join(columns).split())
         write_line(
-            f"site {self._site.name}: columns {columns_hash[:12]}, which all sites must "
+            f"site {site}: columns {columns_hash[:12]}, which all sites must "
             f"have in this order: {names}"
         )
         return {"columns": columns_hash}

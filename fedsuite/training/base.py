@@ -28,6 +28,7 @@ from fedsuite.messages.records import (
     ARRAYS,
     EVALUATE,
     NUM_EXAMPLES,
+    NUM_STEPS,
     STORED_STATE,
     TRAIN,
     Arrays,
@@ -50,7 +51,6 @@ from fedsuite.training.loop import (
     make_optimizer,
     mini_batches,
     run_steps,
-    train_metrics,
 )
 from fedsuite.training.losses import LossFunction, count_targets
 from fedsuite.training.scoring import Scoring, prefixed
@@ -340,7 +340,8 @@ class FederatedClient(NumPyClient):
 
     def train_metrics(self, summary: TrainingSummary) -> dict[str, MetricValue]:
         """Return the metrics that a training reports."""
-        return train_metrics(len(self.train_data), summary)
+        count, steps = len(self.train_data), summary.num_steps
+        return {NUM_EXAMPLES: count, "loss": summary.loss, NUM_STEPS: steps}
 
     def evaluation(self, model: nn.Module | None = None) -> Reply:
         """Return the scores of a model, None being ``self.model``, on all scored rows."""

@@ -16,7 +16,6 @@ from fedsuite.core.search import Between, HalfDecades
 from fedsuite.core.settings import Settings, given, key
 from fedsuite.core.tasks import CLASSIFICATION, LOSSES, TASKS
 from fedsuite.data import Split
-from fedsuite.messages.records import NUM_EXAMPLES, NUM_STEPS, MetricValue
 from fedsuite.models.one_row import one_row_failure
 from fedsuite.training.dense_gradients import DenseGradients, plain_layers
 from fedsuite.training.losses import LossFunction, count_targets, cross_entropy
@@ -162,11 +161,6 @@ class TrainingSummary:
         steps = self.num_steps + second.num_steps
         total = self.loss * self.num_steps + second.loss * second.num_steps
         return TrainingSummary(total / steps if steps else 0.0, steps)
-
-
-def train_metrics(num_examples: int, summary: TrainingSummary) -> dict[str, MetricValue]:
-    """Return the metrics that a training on so many samples reports."""
-    return {NUM_EXAMPLES: num_examples, "loss": summary.loss, NUM_STEPS: summary.num_steps}
 
 
 def make_optimizer(

@@ -109,7 +109,7 @@ def test_best_model_is_the_one_of_the_best_round(folder: RunFolder) -> None:
         keeper.on_round_end(a_state(server_round), a_report(server_round, score=value))
     assert load_file(path)["weight"].tolist() == [[2.0, 2.0], [2.0, 2.0]]
     again = BestModel("score", folder)
-    again.recall(json.loads(json.dumps(keeper.remember())))
+    again.recall(keeper.remember())
     again.on_round_end(a_state(4.0), a_report(4, score=0.35))
     assert load_file(path)["weight"][0, 0] == 2.0
     again.on_round_end(a_state(5.0), a_report(5, score=0.45))

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from fedsuite.messages.records import ARRAYS, TRAIN, Arrays
-from fedsuite.rounds.changes import UpdateNorms
 from fedsuite.rounds.exchange import Exchange
+from fedsuite.rounds.guard import NO_LIMIT, Guard
 from fedsuite.rounds.report import PhaseReport
 from fedsuite.rounds.validation import ClientReply
 from tests.helpers import TamperingGrid, matrix_app, play, run, strategy_for
@@ -19,20 +19,19 @@ NORMS = (1.0, 2.0, 2**0.5, 5**0.5, 200**0.5)
 
 def rows_of(updates: Any, start: float = 3.0) -> list[dict[str, Any]]:
     """Return the rows of clients with these updates of one array."""
-    norms, report = UpdateNorms(), PhaseReport(TRAIN)
+    guard, report = Guard(NO_LIMIT, NO_LIMIT), PhaseReport(TRAIN)
     sent: Arrays = {"w": np.full(len(updates[0]), start), "n": np.array(5)}
     # What a normalisation layer has seen is no part of the update.
     sent["1.running_mean"] = np.zeros(3)
     exchange = Exchange(TRAIN, range(len(updates)), {ARRAYS: sent})
-    norms.begin()
     for client_id, update in enumerate(updates):
         model = {"w": sent["w"] + update, "n": np.array(1000)}
         model["1.running_mean"] = np.full(3, 1e6)
         reply = ClientReply(client_id, {ARRAYS: model}, {}, 1.0)
         report.add(reply)
-        norms.open(exchange)
-        norms.reply(reply)
-    norms.tell(report)
+        guard.open(exchange)
+        assert list(guard.reply(reply)) == [reply]
+    guard.tell_norms(report)
     return report.rows
 
 
@@ -61,15 +60,14 @@ def test_float32_models_of_any_size_are_measured(scale: float) -> None:
 
 def rows_of_float32(models: Sequence[Any]) -> list[dict[str, Any]]:
     """Return the rows of clients that send these models, and got their negatives."""
-    norms, report = UpdateNorms(), PhaseReport(TRAIN)
-    norms.begin()
+    guard, report = Guard(NO_LIMIT, NO_LIMIT), PhaseReport(TRAIN)
     for client_id, model in enumerate(models):
         exchange = Exchange(TRAIN, [client_id], {ARRAYS: {"w": -model}})
         reply = ClientReply(client_id, {ARRAYS: {"w": model}}, {}, 1.0)
         report.add(reply)
-        norms.open(exchange)
-        norms.reply(reply)
-    norms.tell(report)
+        guard.open(exchange)
+        assert list(guard.reply(reply)) == [reply]
+    guard.tell_norms(report)
     return report.rows
 
 

@@ -56,6 +56,7 @@ from fedsuite.method import (
     numpy_stream,
     state,
 )
+from fedsuite.rounds.changes import length, trained
 from fedsuite.rounds.kinds import Kind
 from fedsuite.rounds.late_replies import Held, as_change, held_of, moved, state_of
 from fedsuite.rounds.outstanding import Outstanding, Sent
@@ -196,10 +197,11 @@ class FedBuff(FedAvg):
             as_change(held, arrays) if held.server_round == self.server_round else held
             for held in self.held
         ]
-        self.update_norms.open(reader.exchange)
         for reply in sorted(fresh, key=lambda r: r.client_id):
             # As long as it is from this round's model, whatever it was when it came.
-            yield from self.update_norms.reply(reply)
+            norm = length(trained(reply.arrays[ARRAYS]), arrays)
+            self.guard.norms[reply.client_id] = norm
+            yield reply
 
     @override
     def num_asked(self, reader: ReplyReader) -> int:
