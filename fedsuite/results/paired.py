@@ -130,26 +130,37 @@ def to_markdown(differences: tuple[Difference, ...], comparison: Comparison) -> 
     return f"{table}\n{markdown_text(legend(comparison))}\n"
 
 
-def _difference(row: Row, baseline: Row) -> Difference:
-    seeds = [
+def differences_of(row: Row, baseline: Row, name: str) -> list[float]:
+    """Return a metric's differences from the baseline, one per pair that has it.
+
+    None of means over unlike clients.
+    """
+    if row.incomplete or baseline.incomplete:
+        return []
+    return [
+        row.by_seed[seed][name] - baseline.by_seed[seed][name]
+        for seed in _pairs(row, baseline)
+        if name in row.by_seed[seed] and name in baseline.by_seed[seed]
+    ]
+
+
+def _pairs(row: Row, baseline: Row) -> list[object]:
+    """Return the seeds that both rows have on one partition, which is known."""
+    return [
         seed
         for seed, partition in row.partitions.items()
         if partition and baseline.partitions.get(seed) == partition
     ]
-    by_column = {
-        name: [
-            row.by_seed[seed][name] - baseline.by_seed[seed][name]
-            for seed in seeds
-            if name in row.by_seed[seed] and name in baseline.by_seed[seed]
-        ]
-        for name in COLUMNS
-    }
+
+
+def _difference(row: Row, baseline: Row) -> Difference:
+    by_column = {name: differences_of(row, baseline, name) for name in COLUMNS}
     return Difference(
         row.label,
-        len(seeds),
+        len(_pairs(row, baseline)),
         {
             name: replace(paired(numbers, row.test_share), digits=row.digits)
-            if numbers and not (row.incomplete or baseline.incomplete)
+            if numbers
             else None
             for name, numbers in by_column.items()
         },

@@ -9,7 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedsuite.results.compare import Comparison, Row
-from fedsuite.results.paired import Difference, Paired, paired_differences
+from fedsuite.results.paired import (
+    Difference,
+    Paired,
+    differences_of,
+    paired_differences,
+)
 from fedsuite.results.reader import Run
 
 MEAN = "mean"
@@ -88,12 +93,9 @@ def placebo_spread(comparison: Comparison) -> float | None:
     rows = {row.label: row for row in comparison.rows}
     baseline = rows[comparison.baseline]
     distances = [
-        abs(rows[label].by_seed[seed][MEAN] - baseline.by_seed[seed][MEAN])
+        abs(distance)
         for label in comparison.placebos
-        for seed, partition in rows[label].partitions.items()
-        if partition == baseline.partitions.get(seed)
-        and MEAN in rows[label].by_seed[seed]
-        and MEAN in baseline.by_seed[seed]
+        for distance in differences_of(rows[label], baseline, MEAN)
     ]
     return max(distances, default=None)
 
@@ -185,8 +187,9 @@ def _whether(
         return "the 95 % interval holds 0", "These runs show no difference.", True
     outside = "the 95 % interval leaves out 0"
     if spread is None:
-        missing = "has no pair with the baseline" if comparison.placebos else "was named"
-        who = "The placebo" if comparison.placebos else "No placebo"
+        who, missing = "No placebo", "was named"
+        if comparison.placebos:
+            who, missing = "The placebo", "has no pair with the baseline over its clients"
         way = "`--placebo LABEL` shows what chance can do"
         return outside, f"{who} {missing}: {way}.", False
     words = f"the placebo's spread of {spread:.{difference.digits}f}"

@@ -239,6 +239,7 @@ def test_a_column_of_few_values_is_left_out_of_the_sums() -> None:
     rows[:, 0], rows[:9, 1] = 3.0, 4.0
     sums = ColumnSums.of(rows, least_rows=10)
     assert (sums.counts, sums.means) == ((20, 0), (3.0, 0.0))
+    assert ColumnSums.of(rows, least_rows=9).counts == (20, 9)
     with pytest.raises(DataError, match=r"columns 1 \(counted from 0\) have no sums"):
         ColumnScaling.from_sums("federated", [sums])
     both = ColumnScaling.from_sums("federated", [sums, ColumnSums.of(rows)])

@@ -19,7 +19,12 @@ from fedsuite.data.site import Site, site_from_config
 from fedsuite.data.site_federation import check_site
 from fedsuite.data.site_loading import load_site_rows
 from fedsuite.data.site_parquet import read_files
-from fedsuite.data.site_statistics import federated_spec, site_statistics, statistics_lines
+from fedsuite.data.site_statistics import (
+    _of_column,
+    federated_spec,
+    site_statistics,
+    statistics_lines,
+)
 from fedsuite.data.specs import DatasetSpec
 from fedsuite.data.table_at_home import at_home
 from fedsuite.data.table_files import read_table
@@ -241,6 +246,12 @@ def test_statistics_tell_of_nobody(tmp_path: Path) -> None:
     assert line.endswith("missing 12")
     strict = site_statistics(replace(site, least_rows=201), the_spec(), 0.25)
     assert strict == {"rows": "fewer than 201", "columns": {}, "classes": {}}
+
+
+def test_a_range_leaves_out_the_largest_as_the_smallest() -> None:
+    """Ten of each, where ten rows are the fewest that are told of."""
+    column = np.array([0.0] * 10 + [10.0] * 80 + [20.0] * 10, np.float32)
+    assert _of_column(column, 10) == {"missing": 0, "range": [10.0, 10.0]}
 
 
 def test_a_hidden_class_cannot_be_found_from_the_others(tmp_path: Path) -> None:

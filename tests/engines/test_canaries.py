@@ -105,6 +105,12 @@ def test_the_share_in_a_round_stays(
     assert audited["attack-strength"] == 0.01
 
 
+def test_a_group_more_than_whole_is_rounded_up() -> None:
+    """25 clients in two groups that take turns: 13 and 12."""
+    audited = with_canaries(experiment(clients_per_round=3, dp_sampling="cycles"), count=21)
+    assert audited["clients-per-round"] == 13
+
+
 @pytest.mark.parametrize(
     ("keys", "reason"),
     [

@@ -455,6 +455,23 @@ def test_a_report_reads_as_any_run(app, tmp_path, simulated):
     assert len(comparison.groups) == 2
 
 
+def test_rows_of_a_report_are_in_the_order_of_the_nodes(tmp_path):
+    """In whatever order the server asks, or replies come."""
+    client, server = ClientApp(), ServerApp()
+    client.train()(echo)
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        asked = {"config": ConfigRecord({"server-round": 1})}
+        asked["metrics"] = MetricRecord({"loss": 1.0})
+        nodes = reversed(list(grid.get_node_ids()))
+        grid.send_and_receive([Message(RecordDict(asked), k, "train") for k in nodes])
+
+    fedsuite.simulate((server, client), num_supernodes=3, report=tmp_path / "run")
+    rows = load_run(tmp_path / "run").clients()
+    assert [row["client"] for row in rows] == [0, 1, 2]
+
+
 def test_a_server_that_fails_ends_with_one_line(tmp_path):
     server = SERVER.replace(
         'print("MODEL"', 'raise ValueError("no\\nway")\n    print("MODEL"'

@@ -129,6 +129,12 @@ def test_bfloat16_is_the_nearest_of_its_grid(numbers):
     assert np.all(np.abs(back - values) <= np.abs(values) * 2.0**-8 + 1e-40)
 
 
+def test_of_two_as_near_the_even_bfloat16_is_taken():
+    """As in torch; always the larger one would add up."""
+    halves = np.array([1 + 2.0**-8, 1 + 3 * 2.0**-8, -1 - 2.0**-8], np.float32)
+    assert from_bfloat16(to_bfloat16(halves)).tolist() == [1.0, 1 + 2.0**-6, -1.0]
+
+
 def test_only_ones_that_lose_something_are_on():
     assert not codec("none").is_on
     assert not codec("top-k", share=1.0).is_on and codec("signs", share=1.0).is_on

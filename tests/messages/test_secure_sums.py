@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import hypergeom
 
 from fedsuite.core.errors import NotFiniteError, RunError
+from fedsuite.messages import secrets_shared as secrets
 from fedsuite.messages.secure_sums import (
     HEAD_SIZE,
     Part,
@@ -178,6 +179,16 @@ def test_a_mask_added_and_taken_away_leaves_the_words() -> None:
     again = part.plus(key).minus(key)
     assert np.array_equal(again.head, part.head)
     assert np.array_equal(again.body, part.body)
+
+
+def test_a_token_opens_for_its_sender_and_its_receiver_alone() -> None:
+    private, _ = secrets.new_key_pair()
+    key = secrets.agreed_key(private, secrets.new_key_pair()[1])
+    shares = (b"s" * secrets.SEED_SHARE_BYTES, b"k" * secrets.KEY_SHARE_BYTES)
+    token = secrets.sealed(key, 1, 2, shares)
+    assert secrets.unsealed(key, 1, 2, token) == shares
+    for sender, receiver in ((2, 1), (1, 3), (3, 2)):
+        assert secrets.unsealed(key, sender, receiver, token) is None
 
 
 def test_terms_travel_and_bad_ones_are_refused() -> None:

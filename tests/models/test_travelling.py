@@ -95,6 +95,21 @@ def test_trainable_takes_the_statistics_of_what_is_trained_alone():
     assert not names_at_home(other)
 
 
+class Tied(nn.Module):
+    """One parameter under two names."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 3), nn.Linear(3, 3)
+        self.last.weight = self.first.weight
+
+
+def test_one_parameter_under_two_names_travels_under_both():
+    model = hold_at_home(Tied(), "first.weight")
+    assert names_at_home(model) == {"first.bias", "last.bias"}
+    assert model.last.weight.requires_grad
+
+
 @pytest.mark.parametrize(
     ("travels", "words"),
     [("3.x*", "has no array '3.x\\*'"), ("first.running*", "no parameter that is trained")],

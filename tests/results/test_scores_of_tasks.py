@@ -209,6 +209,43 @@ def test_two_runs_of_unlike_clients_are_not_compared(
     assert headline.endswith(f": that of {named} clients")
 
 
+def test_a_placebo_over_other_clients_is_no_measure_of_chance(tmp_path: Path) -> None:
+    """Its mean is far from the baseline's, for two of its clients diverged."""
+    paths = [
+        make(
+            tmp_path / f"{method}-{seed}",
+            "classification",
+            [{"accuracy": [None if x is None else x + 0.001 * seed for x in of]}],
+            method=method,
+            seed=seed,
+        )
+        for method, of in (
+            ("fedavg", FULL),
+            ("fedprox", (0.6, 0.7, 0.8, 0.9)),
+            ("fedsgd", DIVERGED),
+        )
+        for seed in range(3)
+    ]
+    answer = verdict(compare(paths, placebos=["fedsgd"]))
+    assert answer.placebo_spread is None
+    assert answer.headline.startswith("fedprox is ahead of fedavg by 20.00 points")
+    assert "The placebo has no pair with the baseline over its clients" in " ".join(
+        answer.sentences
+    )
+
+
+def test_a_run_alone_on_its_seed_is_incomplete_by_itself(tmp_path: Path) -> None:
+    paths = [
+        make(tmp_path / m, "classification", [{"accuracy": of}], method=m, seed=seed)
+        for seed, (m, of) in enumerate((("fedprox", DIVERGED), ("fedavg", FULL)))
+    ]
+    rows = compare(paths).rows
+    assert [(row.label, row.incomplete) for row in rows] == [
+        ("fedavg", False),
+        ("fedprox", True),
+    ]
+
+
 def test_clients_that_no_run_can_score_are_no_reason(tmp_path: Path) -> None:
     """Rows of one class have no AUROC, whatever the model."""
     paths = [

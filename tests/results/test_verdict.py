@@ -69,6 +69,13 @@ def test_the_headline_says_whether_a_difference_counts(
     assert len(answer.sentences) == 2
 
 
+def test_a_loss_beyond_the_placebos_spread_counts_too(folders):
+    paths = folders(fedprox=(-3, -4, -5), fedsgd=(0.1, -1.0, 0.2))
+    answer = verdict(compare(paths, placebos=["fedsgd"]))
+    assert answer.headline.startswith("fedavg is ahead of fedprox by 4.00 points")
+    assert answer.sentences[1] == "The difference counts."
+
+
 def test_the_baseline_may_be_ahead_and_a_choice_among_many_is_told(folders):
     answer = verdict(compare(folders(fedprox=(-3, -4, -5), scaffold=(-9, -9, -8))))
     assert answer.headline.startswith("fedavg is ahead of fedprox by 4.00 points of mean")

@@ -110,6 +110,14 @@ def test_auto_leaves_liars_less_than_half() -> None:
     assert FedAvg().averaging.shares(weights) is weights
 
 
+def test_the_median_of_a_statistic_has_the_weights_of_the_models() -> None:
+    """One of five has ten times the rows of each other, and counts a third: 2.5, not 3."""
+    given = replies([(k, k) for k in (1.0, 2.0, 3.0, 4.0, 5.0)], [10, 1, 1, 1, 1])
+    found = averaged(FedAvg(aggregator="median", liars=1), given)
+    assert found["weight"].tolist() == [2.5, 2.5]
+    assert found["norm.running_var"].tolist() == [2.5, 2.5]
+
+
 @pytest.mark.parametrize("heavy", range(5))
 def test_no_client_of_four_or_more_outweighs_the_others(heavy: int) -> None:
     """1,990 examples beside 20 each: half of the mean, whoever comes when."""

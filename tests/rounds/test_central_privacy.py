@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from flwr.app import ConfigRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,7 +36,8 @@ from fedsuite.strategies.averaging.fedavg import FedAvg
 from fedsuite.strategies.drift.fedprox import FedProx
 from fedsuite.strategies.fair.fedeba import FedEBA
 from fedsuite.strategies.personal.partial import PartialAverage
-from tests.helpers import TamperingGrid, matrix_app, run
+from fedsuite.workarounds.identity import flower_identity
+from tests.helpers import TamperingGrid, matrix_app, run, zeros
 
 QUIET = 1e-9
 """A noise multiplier whose noise no float32 shows."""
@@ -311,6 +313,17 @@ def test_a_round_without_a_good_reply_releases_noise_and_is_counted():
     with pytest.raises(RunError, match="2 rounds in a row had no good reply"):
         run(strategy, grid, 3)
     assert strategy.privacy.ledger.releases == 2
+
+
+def test_a_loop_that_begins_again_has_spent_what_it_released():
+    """Without noise a strategy begins afresh there; an account never does."""
+    strategy = noised(dp_noise_multiplier=1.0)
+    grid, arrays = TamperingGrid(matrix_app(), 3), zeros()
+    with flower_identity():
+        for server_round in (1, 2, 1):
+            asked = strategy.configure_train(server_round, arrays, ConfigRecord(), grid)
+            strategy.aggregate_train(server_round, grid.send_and_receive(asked))
+    assert strategy.privacy.ledger.releases == 3
 
 
 def test_a_ledger_survives_and_counts_a_repeated_round(tmp_path):

@@ -9,9 +9,10 @@ import pytest
 import fedsuite
 from fedsuite.core.errors import ConfigError
 from fedsuite.messages.array_records import to_arrays, to_record
-from fedsuite.messages.records import ARRAYS, client_record
+from fedsuite.messages.records import ARRAYS, Request, client_record
 from fedsuite.rounds.kinds import Kind
 from fedsuite.strategies import FedAvg
+from fedsuite.training.compressed_client import Compartment
 from fedsuite.training.store import MemoryStore
 from tests.helpers import digits_experiment, final_bits, play, run_digits
 from tests.small_runs import SMALL
@@ -185,6 +186,16 @@ def test_a_resumed_run_has_the_same_bits_and_bytes(keys, tmp_path):
         assert [row.get(name) for row in whole.rounds] == [
             row.get(name) for row in again.rounds
         ]
+
+
+def test_what_a_client_saved_is_what_it_had_then():
+    """It may go on with its arrays before the other parts are stored beside them."""
+    store, held = MemoryStore(), {"w": np.ones(2)}
+    compartment = Compartment(store)
+    compartment.save(0, "1.1", held, set())
+    held["w"][:] = 9.0
+    assert compartment.store(Request("train", 0, {}, {}, "", "", "1.1"), {})
+    assert compartment.load(0, "1.1")["w"].tolist() == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("method", ["fedavg", "ditto"])

@@ -177,6 +177,15 @@ def test_a_round_that_does_not_count_is_not_remembered() -> None:
     assert guard.state() == {"medians": {}, "few": {}}
 
 
+def test_what_was_said_before_a_way_back_is_not_remembered() -> None:
+    guard = Guard()
+    before = guard.state()
+    passed(guard, HONEST)
+    guard.restore(before)
+    guard.counted()
+    assert guard.state() == before
+
+
 @pytest.mark.parametrize("ratio", [0.99, 1.01])
 def test_two_replies_are_compared_with_earlier_rounds(ratio: float) -> None:
     guard = Guard()

@@ -39,6 +39,7 @@ from fedsuite.rounds.secure_sums import SecureSums
 from fedsuite.strategies import load_strategy
 from fedsuite.strategies.averaging.fedavg import FedAvg
 from fedsuite.training.secure_client import Partners
+from tests.rounds import secure_federation
 from tests.rounds.secure_federation import (
     NUM_CLIENTS,
     Faulty,
@@ -98,6 +99,11 @@ def test_masks_change_no_word(bits: int) -> None:
     assert bare.total is not None
     assert np.array_equal(masked.total.body, bare.total.body)
     assert np.array_equal(masked.total.head[:3], bare.total.head[:3])
+
+
+def test_all_clients_may_have_the_most_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(secure_federation, "COUNTS", (1000,) * NUM_CLIENTS)
+    assert run().total is not None
 
 
 @pytest.mark.parametrize("kind", STAGES)

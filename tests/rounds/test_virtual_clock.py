@@ -157,6 +157,19 @@ def test_who_leaves_in_mid_round_drops_out() -> None:
     assert clients_of(trace, 2) == [0, 1, 3] and not rejected(trace, 2)
 
 
+def test_who_leaves_after_the_last_wanted_reply_delays_nobody() -> None:
+    """The slow one of four is away before its reply, and after three others' came."""
+    values: dict[str, Value] = {"clients_per_round": 3, "over_select": 1.3}
+    profiles = slow(1)
+    whole = one_step(devices=world(profiles=profiles), num_rounds=1, **values)
+    profiles["slow"] = {**profiles["slow"], "availability": "log"}
+    log = {"log": {"kind": "table", "spans": [[1, 0.0, 2 * forecast(500)]]}}
+    devices = world(profiles=profiles, availability=log)
+    trace = one_step(devices=devices, num_rounds=1, **values)
+    assert rejected(trace) == {1: Kind.NOT_CONNECTED}
+    assert seconds_of(trace) == seconds_of(whole)
+
+
 def test_a_round_waits_for_a_quorum() -> None:
     spans = [[k, 1000.0 * (k + 1), 1e9] for k in range(4)]
     table = {"log": {"kind": "table", "spans": spans}}

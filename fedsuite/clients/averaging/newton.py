@@ -64,6 +64,10 @@ class NewtonClient(FederatedClient):
             return (mean + decay * vector.square().sum()) * len(features)
 
         start = torch.cat([p.detach().flatten() for p in named.values()])
+        if not len(features):
+            # No rows have no mean loss, and a sum of 0.
+            zeros = torch.zeros_like(start)
+            return zeros.sum(), zeros, torch.outer(zeros, zeros)
         point = start.clone().requires_grad_()
         value = summed(point)
         (gradient,) = torch.autograd.grad(value, point)

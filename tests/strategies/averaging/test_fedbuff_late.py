@@ -171,6 +171,13 @@ def test_a_reply_that_comes_twice_closes_no_round() -> None:
     assert rows == [1000, 1002]
 
 
+def test_an_error_is_no_reply_that_closes_a_round() -> None:
+    """Node 1000 fails at once; the round waits for the late one in its place."""
+    trace = run(asynchronous(), LateGrid(failed, bad=(1000,)), 1)
+    rows = [row["client"] for row in trace.reports[0].train.rows]
+    assert rows == [1001, 1002]
+
+
 def test_a_reply_to_nothing_is_passed_over() -> None:
     class Stray(LateGrid):
         def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:

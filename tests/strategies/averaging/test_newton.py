@@ -14,6 +14,7 @@ from fedsuite.clients.averaging.newton import NewtonClient
 from fedsuite.core.errors import ConfigError
 from fedsuite.data import Split
 from fedsuite.messages.array_records import to_record
+from fedsuite.method import CURVATURE, GRADIENT, HESSIAN, ClientReply
 from fedsuite.strategies.averaging.newton import Newton, newton_step
 from fedsuite.training.app import make_client_app
 from fedsuite.training.loop import TrainingOptions
@@ -66,6 +67,52 @@ def test_fit_is_that_of_lifelines_stratified_by_site() -> None:
     # Sites' own fits are other numbers: the sums make it the pooled one.
     pooled = CoxPHFitter().fit(table[[*COLUMNS, "week", "arrest"]], "week", "arrest")
     assert np.abs(found - pooled.params_[COLUMNS].to_numpy()).max() > 1e-3
+
+
+def answer(client_id: int, gradient: float, loss: float) -> ClientReply:
+    """Return the reply of a client whose loss has the Hessian 2."""
+    sent = {GRADIENT: np.array([gradient]), HESSIAN: np.array([[2.0]])}
+    return ClientReply(client_id, {CURVATURE: sent}, {"loss": loss}, 1.0)
+
+
+def test_a_step_that_raised_the_same_clients_losses_is_halved() -> None:
+    """Losses of other clients say nothing of the step."""
+    start = {"weight": np.zeros((1, 1), np.float32)}
+    for client_id, weight in ((0, 1.0), (1, 4.0)):
+        strategy = Newton()
+        moved = strategy.combine(start, [answer(0, -4.0, 1.0)])
+        assert moved is not None and moved["weight"] == 2.0
+        again = strategy.combine(moved, [answer(client_id, -4.0, 3.0)])
+        assert again is not None and again["weight"] == weight
+
+
+def test_weight_decay_counts_once_for_each_row() -> None:
+    own = recidivists()[:50]
+    rows = Split(
+        torch.tensor(own[COLUMNS].to_numpy(), dtype=torch.float32),
+        torch.tensor(own[["week", "arrest"]].to_numpy(), dtype=torch.float32),
+    )
+    model = nn.Linear(len(COLUMNS), 1, bias=False)
+    plain, decayed = (
+        NewtonClient(
+            model, rows, rows, training=TrainingOptions(task="survival", weight_decay=decay)
+        ).sums()
+        for decay in (0.0, 0.1)
+    )
+    weight = model.weight.detach().double().flatten()
+    size = len(COLUMNS)
+    more = (2.5 * weight.square().sum(), 5.0 * weight, 5.0 * torch.eye(size).double())
+    for one, other, expected in zip(plain, decayed, more, strict=True):
+        torch.testing.assert_close(other - one, expected)
+
+
+def test_a_client_without_rows_adds_nothing() -> None:
+    nothing = Split(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64))
+    options = TrainingOptions()
+    client = NewtonClient(nn.Linear(3, 2), nothing, nothing, training=options)
+    value, gradient, curvature = client.sums()
+    assert not value and not gradient.any() and not curvature.any()
+    assert (gradient.shape, curvature.shape) == ((8,), (8, 8))
 
 
 def test_large_models_are_refused() -> None:

@@ -35,6 +35,14 @@ def test_golden_round() -> None:
     assert old == pytest.approx(19 / 54, rel=1e-6)
 
 
+def test_a_cut_share_leaves_the_old_model_its_weight() -> None:
+    """The golden round's shares of 1, 4 and 2 sevenths; a half is the most here."""
+    trace = fair_round(QFFL(qffl_q=1.0, max_share_ratio=1.5, **three()))
+    np.testing.assert_allclose(shares(trace), [1 / 6, 1 / 2, 1 / 3], rtol=1e-6)
+    old = trace.reports[0].metrics["weight_of_old_model"]
+    assert old == pytest.approx(19 / 54, rel=1e-6)
+
+
 def test_a_model_that_hardly_moves_is_told_of_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
