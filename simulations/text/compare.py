@@ -53,7 +53,7 @@ BASE: Mapping[str, Value] = {
     "evaluate-every": ROUNDS,
     "local-steps": STEPS,
     "optimizer": "adam",
-    "batch-size": 16,
+    "batch-size": 8,
     "checkpoint-every": 0,
     "report": False,
 }
@@ -85,7 +85,7 @@ ARMS: Mapping[str, Mapping[str, Value]] = {
 RATES: Mapping[str, Sequence[float]] = {
     WHOLE: (0.0001, 0.0003),
     ADAPTERS: (0.001, 0.003),
-    HEAD: (0.001, 0.003, 0.01),
+    HEAD: (0.003, 0.01),
     ALONE: (0.001, 0.003),
 }
 """Learning rates that are tried. Arms that are not named take the adapters'."""

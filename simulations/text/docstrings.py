@@ -25,7 +25,7 @@ from fedsuite.data import Split
 from fedsuite.data.site import SiteData
 
 PARTS = ("stats", "linalg", "sparse", "signal", "optimize", "ndimage", "spatial", "special")
-LENGTH = 24
+LENGTH = 16
 """Tokens of a row; the rest is cut off."""
 
 LAYERS = 1
