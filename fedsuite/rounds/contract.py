@@ -51,6 +51,11 @@ from fedsuite.rounds.validation import ClientReply, Expected, spec_of
 
 logger = ServerLogger(__name__)
 
+SET_BETWEEN_ROUNDS = frozenset(
+    ("fraction_train", "fraction_evaluate", "min_train_nodes", "min_evaluate_nodes")
+)
+"""Keywords of Flower's strategies that an app may set between rounds."""
+
 
 def _checking(cls: type) -> Callable[..., None]:
     """Return a class's constructor, with words of its own for unknown keywords."""
@@ -196,14 +201,25 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
             raise missing(type(self).__name__, name)
 
         def __setattr__(self, name: str, value: object) -> None:
-            """Set an attribute that is no keyword: what stands on these is made once."""
-            if name in self._KEYWORDS and name != "num_rounds" and vars(self).get("_built"):
+            """Set an attribute, or a keyword that is read anew in each round.
+
+            What stands on the other keywords is made once.
+            """
+            if name in self._KEYWORDS and self._is_fixed(name):
                 strategy = type(self).__name__
                 raise ConfigError(
                     f"{strategy}.{name} cannot be set: give it to the constructor, "
                     f"{strategy}({name}=...)"
                 )
             super().__setattr__(name, value)
+
+    def _is_fixed(self, name: str) -> bool:
+        """Return whether a keyword cannot be set any more."""
+        if not vars(self).get("_built") or name == "num_rounds":
+            return False
+        # The account of noise stands on who is drawn.
+        noised = self.dp_noise_multiplier or self.target_epsilon
+        return bool(noised) or name not in SET_BETWEEN_ROUNDS
 
     @classmethod
     @override
@@ -250,8 +266,7 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
         self.reports: dict[str, PhaseReport] = {}
         self.round_metrics: dict[str, float] = {}
         for phase in (TRAIN, EVALUATE):
-            if not 0.0 <= (share := self.fraction(phase)) <= 1.0:
-                raise ValueError(f"fraction_{phase} = {share}: expected 0 to 1")
+            self.fraction(phase)
         self.averaging = Averaging(self)
         self._average = self.averaging.begin()
         self.layer.check(self)
@@ -274,7 +289,10 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
 
     def fraction(self, phase: str) -> float:
         """Return the share of the clients that take part in a phase; 0 skips it."""
-        return self.fraction_train if phase == TRAIN else self.fraction_evaluate
+        share = self.fraction_train if phase == TRAIN else self.fraction_evaluate
+        if not 0.0 <= share <= 1.0:
+            raise ValueError(f"fraction_{phase} = {share}: expected 0 to 1")
+        return share
 
     def num_drawn(self, phase: str, num_clients: int) -> int:
         """Return how many of so many clients take part in a phase."""
