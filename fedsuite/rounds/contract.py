@@ -52,6 +52,15 @@ from fedsuite.rounds.validation import ClientReply, Expected, spec_of
 logger = ServerLogger(__name__)
 
 
+_READ_ANEW = frozenset(
+    {
+        *("fraction_train", "fraction_evaluate"),
+        *("min_train_nodes", "min_evaluate_nodes", "min_available_nodes"),
+    }
+)
+"""Keywords of Flower's strategies that apps set from round to round."""
+
+
 def _checking(cls: type) -> Callable[..., None]:
     """Return a class's constructor, with words of its own for unknown keywords."""
     made: Callable[..., None] = vars(cls)["__init__"]
@@ -196,8 +205,9 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
             raise missing(type(self).__name__, name)
 
         def __setattr__(self, name: str, value: object) -> None:
-            """Set an attribute that is no keyword: what stands on these is made once."""
-            if name in self._KEYWORDS and name != "num_rounds" and vars(self).get("_built"):
+            """Set an attribute; of keywords those alone that each round reads anew."""
+            built = name in self._KEYWORDS and vars(self).get("_built")
+            if built and not self._may_be_set(name):
                 strategy = type(self).__name__
                 raise ConfigError(
                     f"{strategy}.{name} cannot be set: give it to the constructor, "
@@ -250,12 +260,19 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
         self.reports: dict[str, PhaseReport] = {}
         self.round_metrics: dict[str, float] = {}
         for phase in (TRAIN, EVALUATE):
-            if not 0.0 <= (share := self.fraction(phase)) <= 1.0:
-                raise ValueError(f"fraction_{phase} = {share}: expected 0 to 1")
+            self.fraction(phase)
         self.averaging = Averaging(self)
         self._average = self.averaging.begin()
         self.layer.check(self)
         self._built = True
+
+    def _may_be_set(self, name: str) -> bool:
+        """Return whether a keyword may be set later: nothing is made of it but a draw.
+
+        Under noise at the server the account of epsilon stands on the draws too.
+        """
+        noise = self.dp_noise_multiplier or self.target_epsilon
+        return name == "num_rounds" or (name in _READ_ANEW and not noise)
 
     def begin_afresh(self) -> None:
         """Forget what earlier rounds have left; the keywords stay."""
@@ -274,7 +291,10 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
 
     def fraction(self, phase: str) -> float:
         """Return the share of the clients that take part in a phase; 0 skips it."""
-        return self.fraction_train if phase == TRAIN else self.fraction_evaluate
+        share = self.fraction_train if phase == TRAIN else self.fraction_evaluate
+        if not 0.0 <= share <= 1.0:
+            raise ValueError(f"fraction_{phase} = {share}: expected 0 to 1")
+        return share
 
     def num_drawn(self, phase: str, num_clients: int) -> int:
         """Return how many of so many clients take part in a phase."""

@@ -1,6 +1,10 @@
-"""Keywords set after construction are refused: what stands on them is made once."""
+"""Keywords set after construction: those of each round's draw hold, others are refused."""
+
+from typing import Any
 
 import pytest
+from flwr.app import ArrayRecord, ConfigRecord
+from flwr.serverapp import Grid
 
 from fedsuite.core.errors import ConfigError
 from fedsuite.rounds.strategy import FederatedStrategy
@@ -10,14 +14,17 @@ from tests.helpers import TamperingGrid, matrix_app, run
 
 
 class Halving(FedAvg):
-    """Asks half of the clients from the second round on, as Flower's users would."""
+    """Sets keywords where Flower's users do: before it asks for the messages."""
 
-    def drawn(self, phase: str) -> list[int]:
-        asked = super().drawn(phase)
-        return asked if self.server_round < 2 else asked[:1]
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Any:
+        if server_round == 2:
+            self.fraction_train, self.min_train_nodes = 0.34, 1
+        return super().configure_train(server_round, arrays, config, grid)
 
 
-@pytest.mark.parametrize("name", ["fraction_train", "seed", "layer", "proximal_mu"])
+@pytest.mark.parametrize("name", ["quorum", "seed", "layer", "proximal_mu"])
 def test_a_keyword_set_later_is_refused_in_one_line(name: str) -> None:
     strategy = FedProx()
     before = getattr(strategy, name)
@@ -36,6 +43,19 @@ def test_other_attributes_and_the_number_of_rounds_can_be_set() -> None:
     assert strategy.num_rounds == 9
 
 
-def test_a_method_may_ask_others_from_round_to_round() -> None:
+def test_under_noise_the_account_stands_on_the_draws() -> None:
+    strategy = FedAvg(dp_noise_multiplier=1.0, dp_delta=0.01)
+    with pytest.raises(ConfigError, match="fraction_train cannot be set"):
+        strategy.fraction_train = 0.5
+
+
+def test_a_share_set_later_is_checked_where_it_is_read() -> None:
+    strategy = FedAvg()
+    strategy.fraction_train = 2.0
+    with pytest.raises(ValueError, match=r"fraction_train = 2\.0: expected 0 to 1"):
+        run(strategy, TamperingGrid(matrix_app(), 3), 1)
+
+
+def test_what_a_subclass_sets_in_a_round_holds_from_then_on() -> None:
     trace = run(Halving(), TamperingGrid(matrix_app(), 3), 2)
     assert [len(r.train.rows) for r in trace.reports if r.train] == [3, 1]
