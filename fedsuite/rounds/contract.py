@@ -57,6 +57,15 @@ SET_BETWEEN_ROUNDS = frozenset(
 """Keywords of Flower's strategies that an app may set between rounds."""
 
 
+_READ_ANEW = frozenset(
+    {
+        *("fraction_train", "fraction_evaluate"),
+        *("min_train_nodes", "min_evaluate_nodes", "min_available_nodes"),
+    }
+)
+"""Keywords of Flower's strategies that apps set from round to round."""
+
+
 def _checking(cls: type) -> Callable[..., None]:
     """Return a class's constructor, with words of its own for unknown keywords."""
     made: Callable[..., None] = vars(cls)["__init__"]
@@ -201,11 +210,9 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
             raise missing(type(self).__name__, name)
 
         def __setattr__(self, name: str, value: object) -> None:
-            """Set an attribute, or a keyword that is read anew in each round.
-
-            What stands on the other keywords is made once.
-            """
-            if name in self._KEYWORDS and self._is_fixed(name):
+            """Set an attribute; of keywords those alone that each round reads anew."""
+            built = name in self._KEYWORDS and vars(self).get("_built")
+            if built and not self._may_be_set(name):
                 strategy = type(self).__name__
                 raise ConfigError(
                     f"{strategy}.{name} cannot be set: give it to the constructor, "
@@ -271,6 +278,14 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
         self._average = self.averaging.begin()
         self.layer.check(self)
         self._built = True
+
+    def _may_be_set(self, name: str) -> bool:
+        """Return whether a keyword may be set later: nothing is made of it but a draw.
+
+        Under noise at the server the account of epsilon stands on the draws too.
+        """
+        noise = self.dp_noise_multiplier or self.target_epsilon
+        return name == "num_rounds" or (name in _READ_ANEW and not noise)
 
     def begin_afresh(self) -> None:
         """Forget what earlier rounds have left; the keywords stay."""

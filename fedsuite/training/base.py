@@ -147,11 +147,7 @@ class FederatedClient(NumPyClient):
         self.heard: Mapping[str, ConfigValue] = {}
 
     def answer(self, request: Request) -> Reply:
-        """Answer a request, and protect what leaves."""
-        return self.protect(request, self.act(request))
-
-    def act(self, request: Request) -> Reply:
-        """Answer a request without privacy; RunError for an unknown message type.
+        """Answer a request; RunError for an unknown message type.
 
         The reply repeats the settings of the message that the class declares to read, so
         that the server sees whether this is a client that knows its method.
@@ -177,7 +173,7 @@ class FederatedClient(NumPyClient):
             arrays = {name: without(a, at_home) for name, a in reply.arrays.items()}
             reply = replace(reply, arrays=arrays)
         refuse_undeclared(type(self).__name__, reply, may_send(type(self)))
-        return reply
+        return self.protect(request, reply, self.privacy)
 
     def on_train(self, request: Request) -> Reply:
         """Train the received arrays on the client's data and send them back.
@@ -386,12 +382,12 @@ class FederatedClient(NumPyClient):
         self.store.save(self.client_id, version, kept, needed)
         return {STORED_STATE: 1}
 
-    def protect(self, request: Request, reply: Reply) -> Reply:
+    def protect(self, request: Request, reply: Reply, privacy: UploadNoise) -> Reply:
         """Clip arrays that are about to leave, and add noise.
 
         Changes are measured from the model in ``request``, as the client got it.
         """
-        if self.privacy.upload_noise_multiplier == 0 or not reply.arrays:
+        if privacy.upload_noise_multiplier == 0 or not reply.arrays:
             return reply
         received = request.arrays.get(ARRAYS, {})
         # Of all attempts alike: a resumed run adds the noise that it would have added.
@@ -402,7 +398,7 @@ class FederatedClient(NumPyClient):
             purpose = f"privacy/{request.message_type}/{exchange}/{name}"
             stream = numpy_stream(self.seed, purpose, request.server_round, self.client_id)
             start = received if name in self.TRAINED else {}
-            protected[name] = privatise(arrays, start, self.privacy, stream)
+            protected[name] = privatise(arrays, start, privacy, stream)
         return replace(reply, arrays=protected)
 
     def _refuse_statistics(self, arrays: Arrays) -> None:
@@ -437,7 +433,7 @@ class FederatedClient(NumPyClient):
     def evaluate(
         self, parameters: list[NDArray[Any]], config: dict[str, Any]
     ) -> tuple[float, int, dict[str, Any]]:
-        reply = self.act(self._request(EVALUATE, parameters, config))
+        reply = self.answer(self._request(EVALUATE, parameters, config))
         metrics = {**reply.metrics, **reply.followed}
         count = int(metrics.pop(NUM_EXAMPLES))  # type: ignore[arg-type]
         return float(metrics.pop("loss")), count, metrics  # type: ignore[arg-type]

@@ -1,4 +1,6 @@
-"""Keywords set after construction are refused: what stands on them is made once."""
+"""Keywords set after construction: those of each round's draw hold, others are refused."""
+
+from typing import Any
 
 from typing import Any
 
@@ -14,7 +16,7 @@ from tests.helpers import TamperingGrid, matrix_app, run
 
 
 class Halving(FedAvg):
-    """Asks fewer clients from the second round on, as Flower's users would."""
+    """Sets keywords where Flower's users do: before it asks for the messages."""
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -43,7 +45,20 @@ def test_other_attributes_and_the_number_of_rounds_can_be_set() -> None:
     assert strategy.num_rounds == 9
 
 
-def test_how_many_are_drawn_can_be_set_between_rounds() -> None:
+def test_under_noise_the_account_stands_on_the_draws() -> None:
+    strategy = FedAvg(dp_noise_multiplier=1.0, dp_delta=0.01)
+    with pytest.raises(ConfigError, match="fraction_train cannot be set"):
+        strategy.fraction_train = 0.5
+
+
+def test_a_share_set_later_is_checked_where_it_is_read() -> None:
+    strategy = FedAvg()
+    strategy.fraction_train = 2.0
+    with pytest.raises(ValueError, match=r"fraction_train = 2\.0: expected 0 to 1"):
+        run(strategy, TamperingGrid(matrix_app(), 3), 1)
+
+
+def test_what_a_subclass_sets_in_a_round_holds_from_then_on() -> None:
     trace = run(Halving(), TamperingGrid(matrix_app(), 3), 2)
     assert [len(r.train.rows) for r in trace.reports if r.train] == [3, 1]
 

@@ -138,7 +138,7 @@ def test_fine_tuning_puts_the_usual_training_back() -> None:
     client = make(FedAvgFTClient, learning_rate=1e30)
     usual = client.training
     with pytest.raises(RunError, match="client 0, round 1: the training loss is"):
-        client.act(request("evaluate"))
+        client.answer(request("evaluate"))
     assert client.training is usual
 
 

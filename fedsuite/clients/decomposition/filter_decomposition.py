@@ -34,6 +34,7 @@ from fedsuite.messages.decomposition import SLOW, SLOW_VERSION, Orders
 from fedsuite.models.groups import ParameterGroups
 from fedsuite.training.scoring import is_score
 from fedsuite.training.sent import refuse_undeclared
+from fedsuite.training.upload_noise import UploadNoise
 
 _PARTS = ("inner", "slow", "drifted", "personal")
 
@@ -103,6 +104,8 @@ class DecomposedClient:
 
     def __init__(self, client: FederatedClient, groups: ParameterGroups) -> None:
         self.client = client
+        # What leaves is protected after the cut, and not what the client inside answers.
+        self._privacy, client.privacy = client.privacy, UploadNoise()
         self._store = client.store
         self._groups = groups
         self._names = list(client.model.state_dict())
@@ -117,7 +120,7 @@ class DecomposedClient:
         orders, memory = Orders.read(request.config), self._remembered(request)
         if ARRAYS not in request.arrays:
             # A question about the client's data, say: nothing to complete or cut.
-            reply = self.client.protect(request, self._inside(request, memory))
+            reply = self._protected(request, self._inside(request, memory))
         elif request.message_type == EVALUATE:
             reply = self._evaluate(request, orders, memory)
         else:
@@ -186,7 +189,7 @@ class DecomposedClient:
                 for record, arrays in reply.arrays.items()
             }
             reply = replace(reply, arrays=fast)
-        return self.client.protect(whole, reply)
+        return self._protected(whole, reply)
 
     def _take_slow(
         self, request: Request, orders: Orders, memory: _Memory, slow: Collection[str]
@@ -207,9 +210,12 @@ class DecomposedClient:
                 "build the same model and belong to the same run"
             )
 
+    def _protected(self, request: Request, reply: Reply) -> Reply:
+        return self.client.protect(request, reply, self._privacy)
+
     def _inside(self, request: Request, memory: _Memory) -> Reply:
         """Return the answer of the client inside, before privacy."""
-        reply = self.client.act(self._for_inside(request, memory))
+        reply = self.client.answer(self._for_inside(request, memory))
         metrics = {k: v for k, v in reply.metrics.items() if k != STORED_STATE}
         return replace(reply, metrics=metrics)
 
@@ -223,7 +229,7 @@ class DecomposedClient:
     def _evaluate(self, request: Request, orders: Orders, memory: _Memory) -> Reply:
         """Score the shared model and, where there is one, the personal model."""
         with frozen_arrays(self.client.model, self._frozen(orders)):
-            shared = self.client.protect(request, self._inside(request, memory))
+            shared = self._protected(request, self._inside(request, memory))
         if not orders.keys.personal_atoms:
             return shared
         metrics = dict(shared.metrics)

@@ -106,7 +106,7 @@ def client_rounds(slopes: list[float], every: int = 1) -> list[tuple[float, floa
         client = FedwAvgClient(model, data, data, training=NEVER, store=store)
         config = {"server-round": server_round, "fedwavg-every": every}
         new = f"{server_round}.1"
-        reply = client.act(
+        reply = client.answer(
             Request("train", 0, {ARRAYS: model_of(slope)}, config, version, "", new)
         )
         assert reply.metrics["stored-state"] == 1

@@ -113,9 +113,9 @@ def make_app(
     shared, known = model(), dict[int, Answering]()
 
     class Watched(client_class):  # type: ignore[misc, valid-type]
-        def act(self, request: Request) -> Reply:
+        def answer(self, request: Request) -> Reply:
             watch(self.client_id, request, None)
-            reply = super().act(request)
+            reply = super().answer(request)
             watch(self.client_id, request, reply)
             return reply
 
