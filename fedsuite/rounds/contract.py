@@ -51,12 +51,6 @@ from fedsuite.rounds.validation import ClientReply, Expected, spec_of
 
 logger = ServerLogger(__name__)
 
-SET_BETWEEN_ROUNDS = frozenset(
-    ("fraction_train", "fraction_evaluate", "min_train_nodes", "min_evaluate_nodes")
-)
-"""Keywords of Flower's strategies that an app may set between rounds."""
-
-
 _READ_ANEW = frozenset(
     {
         *("fraction_train", "fraction_evaluate"),
@@ -219,14 +213,6 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
                     f"{strategy}({name}=...)"
                 )
             super().__setattr__(name, value)
-
-    def _is_fixed(self, name: str) -> bool:
-        """Return whether a keyword cannot be set any more."""
-        if not vars(self).get("_built") or name == "num_rounds":
-            return False
-        # The account of noise stands on who is drawn.
-        noised = self.dp_noise_multiplier or self.target_epsilon
-        return bool(noised) or name not in SET_BETWEEN_ROUNDS
 
     @classmethod
     @override

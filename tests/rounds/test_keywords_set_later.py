@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from typing import Any
-
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
@@ -61,18 +59,3 @@ def test_a_share_set_later_is_checked_where_it_is_read() -> None:
 def test_what_a_subclass_sets_in_a_round_holds_from_then_on() -> None:
     trace = run(Halving(), TamperingGrid(matrix_app(), 3), 2)
     assert [len(r.train.rows) for r in trace.reports if r.train] == [3, 1]
-
-
-def test_a_share_that_is_none_ends_the_round_that_reads_it() -> None:
-    strategy = FedAvg()
-    strategy.fraction_train = 1.5
-    with pytest.raises(ValueError, match=r"^fraction_train = 1.5: expected 0 to 1$"):
-        run(strategy, TamperingGrid(matrix_app(), 3), 1)
-
-
-def test_under_noise_who_is_drawn_stays() -> None:
-    strategy = FedAvg(
-        dp_noise_multiplier=1.0, dp_clipping_norm=1.0, num_clients=3, num_rounds=1
-    )
-    with pytest.raises(ConfigError, match="cannot be set"):
-        strategy.fraction_train = 0.5
