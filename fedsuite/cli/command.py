@@ -28,7 +28,6 @@ from fedsuite.experiment.command_options import (
     FileArgument,
     RunsArgument,
     SetOption,
-    StandaloneOption,
     overrides,
 )
 from fedsuite.results.tables import print_table
@@ -425,8 +424,10 @@ def report(
 @app.command()
 def fairness(
     runs: RunsArgument,
-    standalone: StandaloneOption = None,
-    settings: SetOption = None,
+    standalone: Annotated[
+        list[Path],
+        typer.Option(help="Folder of a run of Standalone: one per seed and partition."),
+    ],
     evaluations: Annotated[
         int, typer.Option(min=1, help="Last evaluations that accuracies are means of.")
     ] = 1,
@@ -434,29 +435,27 @@ def fairness(
         list[str] | None,
         typer.Option(
             metavar="LABEL=N",
-            help="Let an experiment end at round N, for equal time; may be repeated. Give "
-            "--standalone too: one that is made has as many rounds as its run.",
+            help="Let an experiment end at round N, for equal time; may be repeated.",
         ),
     ] = None,
     output: Annotated[Path | None, typer.Option(help="Folder for the tables.")] = None,
 ) -> None:
-    """Set clients' accuracies against those they reach alone; --set is for Standalone."""
+    """Set clients' accuracies against those they reach alone."""
     from fedsuite.results.fairness import (
         LEGEND,
         TEXTS,
         by_seed_table,
         fairness_rows,
         over_seeds_table,
+        standalone_of,
         write_fairness,
     )
     from fedsuite.results.reader import load_run
     from fedsuite.results.tables import console_table
-    from fedsuite.sweeps.standalone_runs import standalone_runs
 
     ends = _at_rounds(at_round)
     loaded = [load_run(path) for path in runs]
-    standalones = [load_run(path) for path in standalone or []]
-    alone = standalone_runs(loaded, standalones, overrides(settings))
+    alone = standalone_of(loaded, [load_run(path) for path in standalone])
     rows = fairness_rows(loaded, alone, evaluations, ends)
     print_table(console_table(over_seeds_table(rows), left=TEXTS))
     print_table(console_table(by_seed_table(rows), [LEGEND], TEXTS))

@@ -3,7 +3,6 @@
 import functools
 import hashlib
 import itertools
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,7 +13,6 @@ import numpy.typing as npt
 from fedsuite.core.column_scaling import ColumnScaling, ColumnSums
 from fedsuite.core.errors import DataError, Refused
 from fedsuite.core.keys import Value
-from fedsuite.core.least_recent import LeastRecent
 from fedsuite.data.division import Partition
 from fedsuite.data.public import PublicData
 from fedsuite.data.rows import Rows
@@ -23,9 +21,6 @@ from fedsuite.data.splits import Parts
 
 if TYPE_CHECKING:
     import torch
-
-CLIENT_CACHE_BYTES = 1 << 30
-"""Bytes of recently used clients' scaled inputs that a process keeps."""
 
 _READ_TOGETHER = 4096
 """Most rows that are read at once."""
@@ -136,8 +131,7 @@ class FederatedData:
         self._scaling = scaling
         self._by_class = raw.labels.ndim == 1 and raw.labels.dtype.kind in "iu"
         _check_scaling(spec, scaling, words=self.holds_words)
-        self._clients = LeastRecent[int, ClientData](CLIENT_CACHE_BYTES)
-        self._lock = threading.Lock()
+        self._ahead: dict[int, ClientData] = {}
 
     @property
     def num_clients(self) -> int:
@@ -310,30 +304,26 @@ class FederatedData:
         }
 
     def client(self, client_id: int) -> ClientData:
-        """Return the rows of one client, ``0 <= client_id < num_clients``."""
+        """Return the rows of one client, ``0 <= client_id < num_clients``.
+
+        Read anew each time: who needs them again keeps them.
+        """
         if not 0 <= client_id < self.num_clients:
             raise DataError(
                 f"no client {client_id}: the data has {self.num_clients} clients"
             )
-        return self._known_clients([client_id])[0]
+        return self._ahead.pop(client_id, None) or self._clients_of([client_id])[0]
 
     def read_ahead(self, client_ids: Sequence[int]) -> None:
-        """Read the rows of small clients together, for :meth:`client` to find them."""
+        """Read the rows of small clients together, for the next :meth:`client` of each."""
         if sum(len(self.partition.train[k]) for k in client_ids) <= _READ_TOGETHER:
-            self._known_clients(client_ids)
+            read = self._clients_of(client_ids)
+            self._ahead = dict(zip(client_ids, read, strict=True))
 
-    def _known_clients(self, client_ids: Sequence[int]) -> list[ClientData]:
-        """Return clients' rows; read and keep those that the cache lacks."""
-        with self._lock:
-            cached = {k: self._clients.get(k) for k in client_ids}
-        known = {k: data for k, data in cached.items() if data is not None}
-        new = [k for k in cached if k not in known]
-        parts = (self._read(new, *part) for part in self._parts())
-        for client_id, *splits in zip(new, *parts, strict=True):
-            known[client_id] = data = ClientData(*splits)
-            with self._lock:
-                self._clients.put(client_id, data, data.nbytes)
-        return [known[k] for k in client_ids]
+    def _clients_of(self, client_ids: Sequence[int]) -> list[ClientData]:
+        parts = (self._read(client_ids, *part) for part in self._parts())
+        together = zip(client_ids, *parts, strict=True)
+        return [ClientData(*splits) for _, *splits in together]
 
     def _read(
         self, client_ids: Sequence[int], part: Rows, rows: IntArray, labels: IntArray

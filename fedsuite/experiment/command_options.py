@@ -19,13 +19,6 @@ SetOption = Annotated[
 ]
 RunArgument = Annotated[Path, typer.Argument(help="Folder of the run.")]
 RunsArgument = Annotated[list[Path], typer.Argument(help="Folders of runs.")]
-StandaloneOption = Annotated[
-    list[Path] | None,
-    typer.Option(
-        help="Folder of a run of Standalone; may be repeated. Default: found beside the "
-        "run, or made."
-    ),
-]
 WorkersOption = Annotated[int, typer.Option(help="Runs at a time; 0: one per core.", min=0)]
 OutputOption = Annotated[Path, typer.Option(help="Folder for the table.")]
 OverwriteOption = Annotated[

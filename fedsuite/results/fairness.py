@@ -18,7 +18,8 @@ from fedsuite.core.metrics import (
     participation_incentive,
 )
 from fedsuite.results.compare import spread
-from fedsuite.results.groups import SEED, Group, group_runs
+from fedsuite.results.groups import METHOD, SEED, Group, group_runs
+from fedsuite.results.likeness import partition_of
 from fedsuite.results.reader import Client, Run
 from fedsuite.results.tables import csv_table, markdown_table
 
@@ -121,6 +122,31 @@ class FairnessRow:
     label: str
     score: str
     runs: tuple[Collaboration, ...]
+
+
+def standalone_of(runs: Sequence[Run], alone: Sequence[Run]) -> dict[Path, Run]:
+    """Return by a run's path the run of Standalone with its seed and partition.
+
+    Raises
+    ------
+    RunError
+        If there is none, or one of ``alone`` is of another method.
+    """
+    for run in alone:
+        if run.experiment.get(METHOD) != "standalone":
+            raise RunError(f"{run.path} is no run of Standalone, but of another method")
+    by_draw = {_draw(run): run for run in reversed(alone)}
+    for run in runs:
+        if _draw(run) not in by_draw:
+            raise RunError(
+                f"{run.path}: no run of Standalone with its seed and partition was given: "
+                "run its experiment with --set method=standalone"
+            )
+    return {run.path: by_draw[_draw(run)] for run in runs}
+
+
+def _draw(run: Run) -> tuple[object, str]:
+    return run.experiment.get(SEED), partition_of(run)
 
 
 def fairness_rows(

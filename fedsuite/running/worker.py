@@ -303,7 +303,7 @@ class Worker:
     def read_ahead(self, context: Context, client_ids: Sequence[int]) -> None:
         """Read the rows of several small clients at once; sites have read theirs."""
         if not self._experiment["sites"]:
-            self._data.read_ahead(client_ids)
+            self._data.read_ahead([k for k in client_ids if k not in self._clients])
 
     def fingerprints(self, context: Context) -> Mapping[str, Fact]:
         """Return the node's part of its hello: hashes of code and data, a site's rows.

@@ -133,24 +133,10 @@ def test_natural_owners(tmp_path):
     assert [(len(c.train), len(c.test)) for c in clients] == [(3, 1)] * 3
 
 
-def test_result_is_shared_and_clients_are_kept():
+def test_result_is_shared():
     data = load_federated_data({}, 0)
     assert load_federated_data({"num-clients": 10, "learning-rate": 0.1}, 0) is data
     assert load_federated_data({"num-clients": 9}, 0) is not data
-    assert data.client(3) is data.client(3)
-
-
-def test_clients_kept_are_bounded(monkeypatch):
-    one = load_federated_data({}, 0).client(0)
-    limit = 2 * (one.train.features.nbytes + one.test.features.nbytes) + 1000
-    monkeypatch.setattr(federated, "CLIENT_CACHE_BYTES", limit)
-    data = load_federated_data({}, 123)
-    first, kept = data.client(0), data.client(1)
-    assert data.client(0) is first
-    data.client(2)
-    assert data.client(0) is first
-    again = data.client(1)
-    assert again is not kept and torch.equal(again.train.features, kept.train.features)
 
 
 @pytest.mark.parametrize("client_id", [-1, 10])
@@ -165,7 +151,7 @@ def test_small_clients_are_read_ahead_and_large_ones_left(most, reads, monkeypat
     monkeypatch.setattr(federated, "_READ_TOGETHER", most)
     data = load_federated_data(values, seed=4)
     data.read_ahead([3, 0, 9])
-    assert len(data._clients) == reads
+    assert len(data._ahead) == reads
 
 
 def test_rows_that_are_read_ahead_are_those_of_each_client():
@@ -174,7 +160,6 @@ def test_rows_that_are_read_ahead_are_those_of_each_client():
     data.read_ahead([4, 1, 7])
     for client_id in (4, 1, 7):
         ahead = data.client(client_id)
-        data._clients.drop(client_id)
         alone = data.client(client_id)
         assert alone is not ahead
         for part in ("train", "test", "validation"):

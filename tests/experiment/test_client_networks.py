@@ -206,15 +206,6 @@ def test_a_network_that_cannot_take_the_data_ends_it_before_it_starts(
     assert not (tmp_path / "run").exists()
 
 
-def test_standalone_of_a_run_has_its_networks(tmp_path: Path) -> None:
-    from fedsuite.sweeps.standalone_runs import standalone_experiment
-
-    values = digits_experiment(**RUN).values
-    alone = standalone_experiment({**values, "method": "standalone"})
-    for key in ("client-models", "client-model-assignment", "client-initialisation"):
-        assert alone[key] == values[key]
-
-
 # ---------------------------------------------------------------------------- what is wrong
 
 

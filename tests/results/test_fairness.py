@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from fedsuite.core.errors import RunError
+from fedsuite.engines.api import run
 from fedsuite.results.fairness import (
     LEGEND,
     UNDEFINED,
@@ -13,6 +14,7 @@ from fedsuite.results.fairness import (
     by_seed_table,
     fairness_rows,
     over_seeds_table,
+    standalone_of,
     to_csv,
     to_markdown,
     write_fairness,
@@ -20,6 +22,7 @@ from fedsuite.results.fairness import (
 from fedsuite.results.reader import Run, load_run
 from fedsuite.results.writer import RunFolder
 from tests.results.made_runs import make_run
+from tests.small_runs import SMALL
 
 ALONE = (0.9, 0.85, 0.8, 0.7, 0.6)
 TOGETHER = (0.95, 0.93, 0.92, 0.90, 0.89)
@@ -221,3 +224,33 @@ def test_an_experiment_may_end_earlier(tmp_path: Path) -> None:
         fairness_rows([run, other], both, at_rounds={"fedakd": 4})
     with pytest.raises(RunError, match="no experiment 'fedak': there are fedakd; fedavg"):
         fairness_rows([run, other], both, at_rounds={"fedak": 2})
+
+
+def small(folder: Path, name: str, **changes: Any) -> Run:
+    values = {**SMALL, "output-dir": str(folder), "run-name": name}
+    values |= {key.replace("_", "-"): value for key, value in changes.items()}
+    return run(values)
+
+
+def test_given_runs_are_matched_by_partition_and_seed(tmp_path: Path) -> None:
+    runs = [small(tmp_path, f"avg{seed}", seed=seed) for seed in (0, 1)]
+    given = [
+        small(tmp_path, f"alone{seed}", seed=seed, method="standalone", clients_per_round=0)
+        for seed in (1, 0)
+    ]
+    found = standalone_of(runs, given)
+    assert {path.name: alone.path.name for path, alone in found.items()} == {
+        "avg0": "alone0",
+        "avg1": "alone1",
+    }
+    with pytest.raises(RunError, match="no run of Standalone with its seed and partition"):
+        standalone_of(runs, given[:1])
+    # Neither the seed alone nor the partition alone makes it the one.
+    given[0].manifest["data_fingerprint"] = runs[0].manifest["data_fingerprint"]
+    with pytest.raises(RunError, match="avg0: no run of Standalone with its seed"):
+        standalone_of(runs[:1], given[:1])
+    given[1].manifest["data_fingerprint"] = "another"
+    with pytest.raises(RunError, match="avg0: no run of Standalone with its seed"):
+        standalone_of(runs[:1], given[1:])
+    with pytest.raises(RunError, match="avg1 is no run of Standalone"):
+        standalone_of(runs, [runs[1]])

@@ -88,7 +88,6 @@ def test_clients_that_were_not_asked_for_long_are_let_go(
     copies = client_app.COPIES * model if method == "standalone" else 0
     recent = LeastRecent[int, Answering](2 * (largest + copies))
     monkeypatch.setattr(worker, "_clients", recent)
-    monkeypatch.setattr(worker._data, "_clients", LeastRecent(2 * largest))
     clients: Any = [weakref.ref(worker.client(NOBODY, k)) for k in range(3)]
     data = [weakref.ref(worker.client(NOBODY, k).train_data) for k in (1, 2)]  # type: ignore
     assert [client() is None for client in clients] == [True, False, False]
