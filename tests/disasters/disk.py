@@ -120,9 +120,9 @@ class Disk:
 
     def rot(self) -> Callable[[], None] | None:
         """Flip a bit of a file at rest; return what puts back a copy, None if none did."""
+        files = sorted(p for p in self.root.rglob("*") if p.is_file())
         for kind in FILE_CLASSES:
-            paths = sorted(p for p in self.root.rglob("*") if p.is_file())
-            paths = [p for p in paths if class_of(p) == kind and p.stat().st_size]
+            paths = [p for p in files if class_of(p) == kind and p.stat().st_size]
             if paths and self.world.rest_fault(kind):
                 path, data = paths[-1], bytearray(paths[-1].read_bytes())
                 whole = bytes(data)

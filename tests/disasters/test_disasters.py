@@ -1,12 +1,14 @@
 """Seeds that once failed, a few more, and whether the checker sees what is planted."""
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.disasters.judge import CORPUS, judge, read_plan
+from tests.disasters.judge import CORPUS, Lot, Progress, judge, read_plan
 from tests.disasters.planted import BUGS, TABLE, Bug, planted, seeds_needed
+from tests.disasters.remembered import forget
 from tests.disasters.world import TARGETS, Plan
 
 _OF_A_RUN = 3
@@ -28,6 +30,29 @@ def test_a_seed_plays_twice_alike() -> None:
     first, second = judge(plan), judge(plan)
     assert first == second
     assert first.fired
+
+
+def test_a_stopped_night_goes_on_from_its_whole_lots_of_this_code(tmp_path: Path) -> None:
+    path = tmp_path / "disasters.jsonl"
+    progress = Progress(path)
+    lots = [Lot(n, 100, 30, {"kill end:run": 2}, {}, 9.0, progress.code) for n in (0, 100)]
+    for lot in [*lots, replace(lots[0], first=200, code="other")]:
+        progress.add(lot)
+    with path.open("a") as file:
+        file.write('{"first": 300, "see')
+    assert Progress(path).lots == lots
+    # Half a line does not spoil the next one.
+    Progress(path).add(replace(lots[0], first=300))
+    assert [lot.first for lot in Progress(path).lots] == [0, 100, 300]
+
+
+def test_what_is_remembered_is_what_is_worked_out() -> None:
+    plan = Plan(5, "scaffold", {"checkpoint-every": 1}, faults={"send:train 1.7": "kill"})
+    forget()
+    first = judge(plan)
+    known = judge(plan)
+    assert first == known
+    assert first.compared
 
 
 def test_seeds_in_a_row_aim_at_every_kind_of_fault_and_place() -> None:
