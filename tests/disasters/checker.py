@@ -30,6 +30,13 @@ STOPS = (
 )
 """What a run may stop with, of all that happens here."""
 
+_TOLD_OF_ANOTHER = (
+    *("in use", "exists and is not empty"),
+    # The other one was faster, and has finished the run.
+    "no checkpoint to go on from, and they would be lost",
+)
+"""What a server is told whose folder another one has."""
+
 UNREADABLE = (FedsuiteError, OSError, ValueError, LookupError, TypeError)
 """What reading a run's folder may raise that is damaged."""
 
@@ -84,7 +91,7 @@ def problems(played: Played) -> list[str]:
         return [f"crash: {played.crash.strip().splitlines()[-1]}"]
     known = list(STOPS)
     if "second-server" in kinds:
-        known += ["in use", "exists and is not empty"]
+        known += _TOLD_OF_ANOTHER
     wrong = [f"left: {name}" for name in played.left]
     # The first to lock the folder has it, and the other is refused.
     if not any(map(_refused, played.stops)):
@@ -105,7 +112,7 @@ def problems(played: Played) -> list[str]:
 
 def _refused(words: str) -> bool:
     """Return whether a second server was told that the folder is another's."""
-    return "in use" in words or "exists and is not empty" in words
+    return any(told in words for told in _TOLD_OF_ANOTHER)
 
 
 class _Checker:

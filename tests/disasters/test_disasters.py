@@ -1,6 +1,7 @@
 """Seeds that once failed, a few more, and whether the checker sees what is planted."""
 
 import csv
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,6 +54,16 @@ def test_what_is_remembered_is_what_is_worked_out() -> None:
     known = judge(plan)
     assert first == known
     assert first.compared
+
+
+def test_a_seed_plays_alike_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A temporary file's name has the number of its process."""
+    verdicts = []
+    for number in (7, 123456):
+        monkeypatch.setattr(os, "getpid", lambda number=number: number)
+        verdicts.append(judge(Plan.drawn(114)))
+    assert verdicts[0] == verdicts[1]
+    assert "power" in verdicts[0].fired.values()
 
 
 def test_seeds_in_a_row_aim_at_every_kind_of_fault_and_place() -> None:
