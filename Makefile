@@ -78,9 +78,11 @@ faults: $(READY)  ## every fault, here and in real processes, and 10,000 inputs 
 		tests/workarounds/test_flower_wire.py
 
 SEEDS ?= 2000
+PROCESSES ?= 2
 
 disasters: $(READY)  ## seeds of a simulated world, in which anything may fail; SEEDS=100000
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.disasters.judge --seeds $(SEEDS) --write
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.disasters.judge --seeds $(SEEDS) --write \
+		--processes $(PROCESSES) --progress runs/disasters.jsonl
 
 liars: $(READY)  ## a search for what one dishonest client can do to each method; under an hour
 	rm -f $(LIARS)

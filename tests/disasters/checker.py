@@ -4,6 +4,7 @@ import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,22 @@ STOPS = (
 )
 """What a run may stop with, of all that happens here."""
 
+OF_TABLES = {"rest:rounds", "rest:clients", "rest:events", "rest:summary"}
+"""Files at rest in which a digit that changes is another digit."""
+
+_TOLD_OF_ANOTHER = (
+    *("in use", "exists and is not empty"),
+    # The other one was faster, and has finished the run.
+    "no checkpoint to go on from, and they would be lost",
+)
+"""What a server is told whose folder another one has."""
+
 UNREADABLE = (FedsuiteError, OSError, ValueError, LookupError, TypeError)
 """What reading a run's folder may raise that is damaged."""
 
 BY_BITS = ("feddc", "ifca", "fedeba-plus")
+_MEASURED = ("num-examples", "num-steps", "loss", "accuracy")
+_SCORES = ("loss", "accuracy")
 LATE = ("fedbuff", "fedbuff-real")
 
 
@@ -84,15 +97,19 @@ def problems(played: Played) -> list[str]:
         return [f"crash: {played.crash.strip().splitlines()[-1]}"]
     known = list(STOPS)
     if "second-server" in kinds:
-        known += ["in use", "exists and is not empty"]
+        known += _TOLD_OF_ANOTHER
     wrong = [f"left: {name}" for name in played.left]
     # The first to lock the folder has it, and the other is refused.
     if not any(map(_refused, played.stops)):
         wrong += [f"second: {words}" for words in played.second if not _refused(words)]
     flipped = {p.partition(" ")[0] for p, k in played.world.fired.items() if k == "flip"}
-    if flipped & {"rest:rounds", "rest:clients", "rest:events", "rest:summary"}:
-        # No hash guards a table, and a digit that changes is a digit.
-        return [f"stop: {s!r}" for s in played.stops if "\n" in s]
+    if flipped & OF_TABLES:
+        # No hash guards a table: what one says is checked, what it says wrongly is not.
+        wrong = [problem for problem in wrong if problem.startswith("left")]
+        wrong += [f"stop: more than a line: {s!r}" for s in played.stops if "\n" in s]
+        with suppress(*UNREADABLE):
+            wrong += _Checker(played).files()
+        return wrong
     if not flipped:
         stops = [s for s in played.stops if not any(words in s for words in known)]
         wrong += [f"stop: {stop}" for stop in stops]
@@ -105,7 +122,7 @@ def problems(played: Played) -> list[str]:
 
 def _refused(words: str) -> bool:
     """Return whether a second server was told that the folder is another's."""
-    return "in use" in words or "exists and is not empty" in words
+    return any(told in words for told in _TOLD_OF_ANOTHER)
 
 
 class _Checker:
@@ -136,7 +153,7 @@ class _Checker:
         if told != list(range(1, NUM_ROUNDS + 1)):
             yield f"rounds: {told}"
             return
-        yield from self._files()
+        yield from self.files()
         yield from self._tables()
         for server_round in range(NUM_ROUNDS, 0, -1):
             # Without messages, a round has the next one's model.
@@ -152,7 +169,8 @@ class _Checker:
         yield from self._best()
         yield from self._ledger()
 
-    def _files(self) -> Iterator[str]:
+    def files(self) -> Iterator[str]:
+        """Yield what is wrong with files that have hashes, and with what is left over."""
         if left := [path.name for path in self.folder.rglob(".*.tmp")]:
             yield f"left: {left}"
         checkpoints = list_checkpoints(self.folder / CHECKPOINTS)
@@ -356,34 +374,61 @@ class _Checker:
     # ------------------------------------------------------------------------- the others
 
     def _metrics(self) -> Iterator[str]:
-        """Recompute the weighted means of the clients' rows."""
+        """Recompute what a round's row says of its clients' rows, and those of the wire."""
         for row in self.rounds:
-            for phase, names in {
-                "train": ["loss"],
-                "evaluate": ["loss", "accuracy"],
-            }.items():
-                clients = self._rows(row["round"], phase)
-                for name in names:
-                    having = [c for c in clients if isinstance(c.get(name), float)]
-                    if len(having) < len(clients) or not having:
-                        continue
-                    weights = np.array([c["num_examples"] for c in having])
-                    values = np.array([c[name] for c in having])
-                    wanted = float(np.sum(weights * values) / np.sum(weights))
-                    told = row.get(f"{phase}_{name}")
-                    if told is None or not np.isclose(told, wanted, rtol=1e-9):
-                        where = f"round {row['round']}: {phase}_{name}"
-                        yield f"metric: {where} {told}, not {wanted}"
-            for client in self._rows(row["round"], "evaluate"):
-                heard = self._evaluated(row["round"], client["client"])
-                if not any(m.get("loss") == client.get("loss") for m in heard):
-                    yield f"metric: round {row['round']}: nobody sent {client}"
+            wanted = {**self._means(row["round"]), **self._over_clients(row["round"])}
+            for name, value in wanted.items():
+                told = row.get(name)
+                if told is None or not np.isclose(told, value, rtol=1e-9, atol=1e-12):
+                    yield f"metric: round {row['round']}: {name} {told}, not {value}"
+            for phase in ("train", "evaluate"):
+                for client in self._rows(row["round"], phase):
+                    # Of an earlier round, where replies may wait.
+                    began = row["round"] - int(client.get("staleness", 0))
+                    heard = self._measured(phase, began, client["client"])
+                    # Of replies that count later the rows of models tell.
+                    unknown = not heard and phase == "evaluate"
+                    if unknown or (heard and not any(_says(m, client) for m in heard)):
+                        yield f"metric: round {row['round']}: nobody sent {client}"
 
-    def _evaluated(self, server_round: int, client_id: int) -> list[Any]:
+    def _means(self, server_round: int) -> dict[str, float]:
+        """Return the means in which clients weigh by their examples."""
+        wanted = {}
+        phases = {"train": ["loss", "num_steps"], "evaluate": ["loss", "accuracy"]}
+        for phase, names in phases.items():
+            clients = self._rows(server_round, phase)
+            if clients:
+                total = sum(c["num_examples"] for c in clients)
+                wanted[f"{phase}_num_examples"] = total
+            for name in names:
+                having = [c for c in clients if isinstance(c.get(name), float)]
+                if len(having) < len(clients) or not having:
+                    continue
+                weights = np.array([c["num_examples"] for c in having])
+                values = np.array([c[name] for c in having])
+                wanted[f"{phase}_{name}"] = float(np.sum(weights * values) / weights.sum())
+        return wanted
+
+    def _over_clients(self, server_round: int) -> dict[str, float]:
+        """Return the measures in which each client that was evaluated counts once."""
+        clients = self._rows(server_round, "evaluate")
+        whole = all(isinstance(c.get(n), float) for c in clients for n in _SCORES)
+        if not clients or not whole:
+            return {}
+        scores = [c["accuracy"] for c in clients]
+        return {
+            "evaluate_loss_median": float(np.median([c["loss"] for c in clients])),
+            "accuracy_mean": float(np.mean(scores)),
+            "accuracy_median": float(np.median(scores)),
+            "accuracy_worst10": min(scores),
+            "accuracy_variance": float(np.var(100 * np.array(scores))),
+        }
+
+    def _measured(self, phase: str, server_round: int, client_id: int) -> list[Any]:
         return [
             metrics
             for (kind, group), replies in self.wire.got.items()
-            if kind == "evaluate" and group.startswith(f"{server_round}.")
+            if kind == phase and group.startswith(f"{server_round}.")
             for _, metrics in replies.get(client_id, [])
         ]
 
@@ -434,6 +479,15 @@ class _Checker:
 
 def _bytes(arrays: Arrays) -> bytes:
     return b"".join(array.tobytes() for array in arrays.values())
+
+
+def _says(metrics: Mapping[str, Any], row: Row) -> bool:
+    """Return whether a reply's metrics are a client's row; NaN is None in a row."""
+    named = {name: row.get(name.replace("-", "_")) for name in _MEASURED if name in metrics}
+    return all(
+        value is None or math.isclose(value, metrics[name], rel_tol=1e-12)
+        for name, value in named.items()
+    )
 
 
 def _alike(copies: Sequence[tuple[Any, Any]]) -> bool:

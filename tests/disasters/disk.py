@@ -8,6 +8,7 @@ import builtins
 import errno
 import io
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -103,12 +104,12 @@ class Disk:
 
     def lose_power(self, what: str) -> None:
         """Lose what was not flushed, each name and each tail by itself."""
-        where = what.removeprefix(str(self.root))
+        where = _lasting(what).removeprefix(str(self.root))
         rng = self.world.chance(f"power {self.world.attempt} {where}")
         for undo in reversed(list(self._unsure.values())):
             if rng.random() < 0.6:
                 undo()
-        for path in sorted(self.root.rglob("*")):
+        for path in sorted(self.root.rglob("*"), key=lambda p: _lasting(str(p))):
             if path.is_file():
                 size, kept = path.stat().st_size, self._flushed.get(str(path), 0)
                 if kept < size:
@@ -120,9 +121,9 @@ class Disk:
 
     def rot(self) -> Callable[[], None] | None:
         """Flip a bit of a file at rest; return what puts back a copy, None if none did."""
+        files = sorted(p for p in self.root.rglob("*") if p.is_file())
         for kind in FILE_CLASSES:
-            paths = sorted(p for p in self.root.rglob("*") if p.is_file())
-            paths = [p for p in paths if class_of(p) == kind and p.stat().st_size]
+            paths = [p for p in files if class_of(p) == kind and p.stat().st_size]
             if paths and self.world.rest_fault(kind):
                 path, data = paths[-1], bytearray(paths[-1].read_bytes())
                 whole = bytes(data)
@@ -275,6 +276,11 @@ class _File:
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
+
+
+def _lasting(path: str) -> str:
+    """Return a path without the process's number, which another process has not."""
+    return re.sub(r"\.\d+-\d+\.tmp$", ".tmp", path)
 
 
 def _write(path: Any, data: bytes) -> None:

@@ -1,25 +1,34 @@
 """Judges seeds: plays, checks, compares with the undisturbed run, shrinks, and counts."""
 
 import argparse
+import hashlib
 import json
 import logging
+import multiprocessing
 import shutil
 import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from fedsuite.results.layout import TABLES
+from fedsuite.training.app import source_hash
 from tests.disasters.checker import UNREADABLE, problems
 from tests.disasters.play import Played, play, undisturbed
+from tests.disasters.remembered import CALM
 from tests.disasters.world import DEATHS, STEADY, TARGETS, Plan
-from tests.faults.runs import outcome
+from tests.faults.runs import Outcome, outcome
 
 CORPUS = Path(__file__).parent / "corpus"
+
+LOT = 100
+"""Seeds that are played, and noted, together."""
 
 _MOVES_TIME = {"leave", "twice-request", "late", "reorder", "lost-state", "old-state"}
 """After these a server that comes later meets another world."""
@@ -68,23 +77,35 @@ def _is_comparable(played: Played) -> bool:
 
 def _differences(played: Played) -> Iterator[str]:
     kinds = DEATHS | STEADY | {"full", "eio", "flip"}
+    plan = undisturbed(played, frozenset(kinds))
+    if not plan.faults:
+        # How long messages take changes no bit, so worlds without faults are alike.
+        plan = replace(plan, seed=0, fresh=False, rates={}, aims=())
+    two = CALM.get(repr(plan)) or CALM.keep(repr(plan), _calm_outcome(plan))
+    if isinstance(two, str):
+        return
+    one = outcome(played.folder)
+    for part in vars(one):
+        if part == "states":
+            # More may lie there: a deletion is lost with the power.
+            if not one.states.items() >= two.states.items():
+                yield "bits: states differs from the run without the deaths"
+            continue
+        if part == "checkpoint" and getattr(one, part) != getattr(two, part):
+            first, second = one.checkpoint, two.checkpoint
+            names = [n for n in first if first[n] != second[n]]
+            yield f"bits: checkpoint differs in {names}"
+        elif getattr(one, part) != getattr(two, part):
+            yield f"bits: {part} differs from the run without the deaths"
+
+
+def _calm_outcome(plan: Plan) -> Outcome | str:
+    """Return what a world without deaths leaves, or why it leaves nothing."""
     with _folder() as root:
-        calm = play(undisturbed(played, frozenset(kinds)), root)
+        calm = play(plan, root)
         if calm.stops or calm.crash:
-            return
-        one, two = outcome(played.folder), outcome(calm.folder)
-        for part in vars(one):
-            if part == "states":
-                # More may lie there: a deletion is lost with the power.
-                if not one.states.items() >= two.states.items():
-                    yield "bits: states differs from the run without the deaths"
-                continue
-            if part == "checkpoint" and getattr(one, part) != getattr(two, part):
-                first, second = one.checkpoint, two.checkpoint
-                names = [n for n in first if first[n] != second[n]]
-                yield f"bits: checkpoint differs in {names}"
-            elif getattr(one, part) != getattr(two, part):
-                yield f"bits: {part} differs from the run without the deaths"
+            return "stopped"
+        return outcome(calm.folder)
 
 
 @contextmanager
@@ -164,9 +185,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.disasters.judge")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seeds", type=int, default=2000, help="how many")
-    parser.add_argument("--minutes", type=float, default=0.0, help="stop after so many")
     parser.add_argument("--seed", type=int, help="one seed, told in full")
     parser.add_argument("--write", action="store_true", help="add failures to the corpus")
+    parser.add_argument("--processes", type=int, default=1, help="how many share the seeds")
+    parser.add_argument(
+        "--progress", type=Path, help="file of the seeds that were played, to go on from"
+    )
     given = parser.parse_args()
     logging.disable(logging.CRITICAL)
     if given.seed is not None:
@@ -174,61 +198,154 @@ def main() -> int:
         verdict = judge(plan)
         print(plan, verdict, sep="\n")
         return int(bool(verdict.problems))
-    tally = Tally(given.write)
-    began = time.monotonic()
+    progress = Progress(given.progress)
     with suppress(KeyboardInterrupt):
-        for seed in range(given.first, given.first + given.seeds):
-            if given.minutes and time.monotonic() - began > 60 * given.minutes:
-                break
-            tally.add(seed)
-    print(f"{(time.monotonic() - began) / 60:.1f} minutes")
-    tally.tell()
-    return int(bool(tally.failed))
+        play_night(progress, given.first, given.seeds, given.processes, given.write)
+    progress.tell()
+    return int(any(lot.failed for lot in progress.lots))
 
 
-class Tally:
-    """Seeds that were played, what fired, and what failed.
+@dataclass(frozen=True)
+class Lot:
+    """Seeds in a row that were played, what fired, and what failed.
 
     Parameters
     ----------
-    writes
-        Whether failures go into the corpus.
+    first, seeds
+        The first seed, and how many.
+    compared
+        How many were compared bit for bit.
+    fired
+        Kind of a fault and of its place, with a space between, to how often it fired.
+    failed
+        Seed to its first problem.
+    seconds
+        Of the processor.
+    code
+        Hash of the code that was played.
     """
 
-    def __init__(self, writes: bool = False) -> None:
-        self.failed: dict[str, list[int]] = defaultdict(list)
-        self._writes = writes
-        self._fired: Counter[tuple[str, str]] = Counter()
-        self._played = self._compared = 0
+    first: int
+    seeds: int
+    compared: int
+    fired: dict[str, int]
+    failed: dict[str, str]
+    seconds: float
+    code: str
 
-    def add(self, seed: int) -> None:
-        """Play a seed, and tell its failure; of each kind the first two are shrunk."""
-        plan = Plan.drawn(seed)
-        verdict = judge(plan)
-        self._played += 1
-        self._compared += verdict.compared
-        places = ((kind, place_class(place)) for place, kind in verdict.fired.items())
-        self._fired.update(places)
-        if self._played % 100 == 0:
-            print(f"{self._played} seeds", flush=True)
-        if not verdict.problems:
-            return
-        seeds = self.failed[kind_of(verdict.problems[0])]
-        seeds.append(seed)
-        if len(seeds) > 2:
-            return
-        print(f"seed {seed} [{plan.method}] {verdict.problems[0][:300]}", flush=True)
-        fewest = shrunk(plan, verdict)
-        print(f"  fewest: {json.dumps(asdict(fewest))}", flush=True)
-        if self._writes:
-            print(f"  written: {write_plan(fewest, f'seed-{seed}')}")
+
+def play_lot(first: int, seeds: int) -> Lot:
+    """Play seeds in a row."""
+    logging.disable(logging.CRITICAL)
+    began, compared = time.process_time(), 0
+    fired: Counter[str] = Counter()
+    failed: dict[str, str] = {}
+    for seed in range(first, first + seeds):
+        verdict = judge(Plan.drawn(seed))
+        compared += verdict.compared
+        fired.update(f"{k} {place_class(p)}" for p, k in verdict.fired.items())
+        if verdict.problems:
+            failed[str(seed)] = verdict.problems[0]
+    seconds = time.process_time() - began
+    return Lot(first, seeds, compared, dict(fired), failed, seconds, _code())
+
+
+def play_night(
+    progress: "Progress", first: int, seeds: int, processes: int, writes: bool
+) -> None:
+    """Play the seeds that are not in the progress; of each kind shrink two failures."""
+    done = {lot.first for lot in progress.lots}
+    starts = range(first, first + seeds, LOT)
+    lots = [(n, min(LOT, first + seeds - n)) for n in starts if n not in done]
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+        futures = [pool.submit(play_lot, *lot) for lot in lots]
+        try:
+            for future in as_completed(futures):
+                lot = future.result()
+                known = Counter(
+                    kind_of(words) for old in progress.lots for words in old.failed.values()
+                )
+                progress.add(lot)
+                for seed, words in lot.failed.items():
+                    known[kind_of(words)] += 1
+                    if known[kind_of(words)] <= 2:
+                        _tell_failure(int(seed), writes)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _tell_failure(seed: int, writes: bool) -> None:
+    plan = Plan.drawn(seed)
+    verdict = judge(plan)
+    if not verdict.problems:
+        print(f"seed {seed} fails after its forerunners alone", flush=True)
+        return
+    print(f"seed {seed} [{plan.method}] {verdict.problems[0][:300]}", flush=True)
+    fewest = shrunk(plan, verdict)
+    print(f"  fewest: {json.dumps(asdict(fewest))}", flush=True)
+    if writes:
+        print(f"  written: {write_plan(fewest, f'seed-{seed}')}", flush=True)
+
+
+class Progress:
+    """Lots that were played, a line each in a file, so that a stopped night goes on.
+
+    Parameters
+    ----------
+    path
+        The file; None keeps nothing. Lots of other code, and half a line, do not count.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self.code = _code()
+        self.lots: list[Lot] = []
+        lines = path.read_text().splitlines() if path and path.exists() else []
+        for line in lines:
+            with suppress(ValueError, TypeError):
+                lot = Lot(**json.loads(line))
+                if lot.code == self.code:
+                    self.lots.append(lot)
+
+    def add(self, lot: Lot) -> None:
+        """Note a lot, and say how far the night is."""
+        self.lots.append(lot)
+        if self._path is not None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("a") as file:
+                # A night that was killed may have left half a line.
+                file.write(f"\n{json.dumps(asdict(lot))}\n")
+        print(f"{sum(lot.seeds for lot in self.lots)} seeds", flush=True)
 
     def tell(self) -> None:
-        """Print the coverage and all kinds of failures."""
-        print(f"{self._played} seeds, {self._compared} of them compared bit for bit")
-        print(coverage(self._fired))
-        for kind, seeds in sorted(self.failed.items()):
-            print(f"{len(seeds):5d} {kind}: seeds {seeds[:8]}")
+        """Print the time, the coverage and all kinds of failures."""
+        seeds = sum(lot.seeds for lot in self.lots)
+        seconds = sum(lot.seconds for lot in self.lots)
+        compared = sum(lot.compared for lot in self.lots)
+        rate = 60 * seeds / seconds if seconds else 0.0
+        print(f"{seeds} seeds, {compared} of them compared bit for bit")
+        print(f"{seconds / 3600:.2f} hours of a processor, {rate:.0f} seeds a minute")
+        fired: Counter[tuple[str, str]] = Counter()
+        failed: dict[str, list[int]] = defaultdict(list)
+        for lot in self.lots:
+            for pair, count in lot.fired.items():
+                kind, _, place = pair.partition(" ")
+                fired[kind, place] += count
+            for seed, words in lot.failed.items():
+                failed[kind_of(words)].append(int(seed))
+        print(coverage(fired))
+        for kind, numbers in sorted(failed.items()):
+            print(f"{len(numbers):5d} {kind}: seeds {sorted(numbers)[:8]}")
+
+
+@cache
+def _code() -> str:
+    """Return a hash of what is played: fedsuite and this world."""
+    digest = hashlib.sha256(source_hash().encode())
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from types import FunctionType
 from typing import Any, NamedTuple
 
 from tests.disasters.judge import judge
+from tests.disasters.remembered import forget
 from tests.disasters.world import DEATHS, Plan
 
 TABLE = Path(__file__).parent / "planted.csv"
@@ -346,10 +347,13 @@ def planted(bug: Bug) -> Iterator[None]:
     assert isinstance(other, FunctionType)
     before = function.__code__
     function.__code__ = other.__code__
+    # Nor may one code's answers and settings serve the other.
+    forget()
     try:
         yield
     finally:
         function.__code__ = before
+        forget()
 
 
 def seeds_needed(bug: Bug, most: int, first: int = 0) -> tuple[int, str]:
@@ -357,15 +361,17 @@ def seeds_needed(bug: Bug, most: int, first: int = 0) -> tuple[int, str]:
 
     0 is that none of ``most`` does.
     """
-    for number, seed in enumerate(range(first, first + most), 1):
-        plan = Plan.drawn(seed)
-        if not bug.may_show(plan):
-            continue
+    numbers = iter(range(1, most + 1))
+    while True:
         with planted(bug):
-            verdict = judge(plan)
-        if verdict.problems and not judge(plan).problems:
-            return number, verdict.problems[0]
-    return 0, ""
+            for number in numbers:
+                plan = Plan.drawn(first + number - 1)
+                if bug.may_show(plan) and (wrong := judge(plan).problems):
+                    break
+            else:
+                return 0, ""
+        if not judge(plan).problems:
+            return number, wrong[0]
 
 
 def main() -> int:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from flwr.clientapp import ClientApp
-from numpy.typing import NDArray
 
 from fedsuite.core.errors import FedsuiteError
 from fedsuite.core.files import TEMPORARY_PATTERN
@@ -19,11 +18,12 @@ from fedsuite.results.layout import LEDGER, read_manifest
 from fedsuite.results.writer import CHECKPOINTS
 from fedsuite.rounds.checkpoint import list_checkpoints
 from fedsuite.running.server import run_experiment
-from fedsuite.running.worker import Worker, client_app_for
-from fedsuite.training.store import ClientStore, FileStore, MemoryStore
+from fedsuite.running.worker import Worker
+from fedsuite.training.store import FileStore, MemoryStore
 from fedsuite.workarounds.identity import flower_identity
 from tests.disasters.disk import Disk, Killed
 from tests.disasters.network import Nodes, Wire, WorldGrid
+from tests.disasters.remembered import Store, remembered, remembering
 from tests.disasters.world import METHODS, NUM_CLIENTS, NUM_ROUNDS, TIMEOUT_S, Plan, World
 
 _COMMON: Mapping[str, Value] = {
@@ -85,21 +85,7 @@ class Played:
         return self.world.plan.own_processes
 
 
-class _Switch:
-    """A store that stands for this world's: a worker outlives worlds, and is dear."""
-
-    target: ClientStore
-
-    def load(self, client_id: int, version: str) -> dict[str, NDArray]:
-        return self.target.load(client_id, version)
-
-    def save(
-        self, client_id: int, version: str, arrays: dict[str, NDArray], needed: set[str]
-    ) -> None:
-        self.target.save(client_id, version, arrays, needed)
-
-
-_SWITCH = _Switch()
+_STORE = Store()
 _APPS: dict[str, ClientApp] = {}
 
 
@@ -115,7 +101,7 @@ def app_of(experiment: Experiment, name: str) -> ClientApp:
     """Return the clients of a method, which keep their rows from world to world."""
     name = f"{name} {experiment['learning-rate']}"
     if name not in _APPS:
-        _APPS[name] = client_app_for(Worker(experiment, _SWITCH))
+        _APPS[name] = remembered(Worker(experiment, _STORE), name, _STORE)
     return _APPS[name]
 
 
@@ -125,11 +111,11 @@ def play(plan: Plan, root: Path) -> Played:
     folder = root / "disk" / "run"
     folder.parent.mkdir()
     played = Played(world, folder, Wire())
-    experiment = experiment_of(plan, folder.parent)
     disk = Disk(world, folder.parent)
     nodes = Nodes(world, root / "nodes")
-    app = app_of(experiment, plan.method)
-    with flower_identity(), world.clocks():
+    with flower_identity(), remembering(), world.clocks():
+        experiment = experiment_of(plan, folder.parent)
+        app = app_of(experiment, plan.method)
         for world.attempt in range(1, _MOST_ATTEMPTS):
             try:
                 if _is_finished(folder):
@@ -193,7 +179,7 @@ def _serve(
                 played.second.append(str(error))
 
     world.second_server = second
-    _SWITCH.target = store
+    _STORE.target = store
     # A wait for nodes is told on the screen.
     with disk.installed(), redirect_stdout(io.StringIO()):
         resumed = experiment.replace(resume=begun)
