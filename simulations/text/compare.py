@@ -101,6 +101,7 @@ def rounds_of(values: Mapping[str, Value]) -> list[Mapping[str, Any]]:
 def add(path: Path, columns: Sequence[str], row: Sequence[object]) -> None:
     """Add a row to a table, with its header where it is the first."""
     rows = [row] if path.exists() else [columns, row]
+    path.parent.mkdir(exist_ok=True)
     with path.open("a", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows(rows)
         file.flush()

@@ -16,6 +16,7 @@ from copy import deepcopy
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -23,6 +24,9 @@ from torch import Tensor, nn
 
 from fedsuite.data import Split
 from fedsuite.data.site import SiteData
+
+if TYPE_CHECKING:
+    from transformers import BertModel
 
 PARTS = ("stats", "linalg", "sparse", "signal", "optimize", "ndimage", "spatial", "special")
 LENGTH = 16
@@ -80,7 +84,7 @@ def _rows() -> tuple[Tensor, Tensor]:
     ids = torch.tensor([code.ids for code in tokenizer.encode_batch(list(texts))])
     encoder, below = _encoder(), []
     with torch.no_grad():
-        for batch in ids.split(128):
+        for batch in torch.split(ids, 128):
             is_token = batch != 0
             hidden = encoder.embeddings(input_ids=batch)
             for layer in encoder.encoder.layer[:-LAYERS]:
@@ -90,14 +94,14 @@ def _rows() -> tuple[Tensor, Tensor]:
 
 
 @cache
-def _encoder() -> nn.Module:
+def _encoder() -> "BertModel":
     """Return the encoder with its weights, without dropout."""
     from safetensors.torch import load
     from transformers import BertConfig, BertModel
 
     settings = json.loads(_member("config.json"))
     settings |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    encoder: nn.Module = BertModel(BertConfig(**settings), add_pooling_layer=False)
+    encoder = BertModel(BertConfig(**settings), add_pooling_layer=False)
     encoder.load_state_dict(load(_member("model.safetensors")), strict=False)
     return encoder
 

@@ -76,18 +76,25 @@ def test_a_newcomer_gets_the_whole_model():
     assert any(r.train.bytes_down < 2 * whole for r in trace.reports)
 
 
-def test_what_is_sent_is_what_is_counted():
+@pytest.mark.parametrize(("method", "beside"), [("fedavg", 0), ("scaffold", 4 * ENTRIES)])
+def test_what_is_sent_is_what_is_counted(method, beside):
+    """The model as it is coded, and whole what goes beside it."""
     sent = []
 
     def note(replies):
-        for name, record in [item for r in replies for item in r.content.items()]:
-            if name.endswith(f".{ARRAYS}"):
-                sent.append(sum(a.nbytes for a in to_arrays(record).values()))
+        for reply in replies:
+            records = reply.content.array_records.values()
+            sent.append(sum(a.nbytes for r in records for a in to_arrays(r).values()))
         return replies
 
-    trace = run_digits(digits_experiment(compress_up="top-k"), tamper=note)
-    assert set(sent) == {33 * 8} and len(sent) >= CLIENTS
-    assert trace.reports[0].train.bytes_up == CLIENTS * 33 * 8
+    experiment = digits_experiment(method=method, compress_up="top-k", compress_down="qsgd")
+    trace = run_digits(experiment, tamper=note)
+    assert {size for size in sent if size} == {33 * 8 + beside}
+    first, *later = (report.train for report in trace.reports)
+    assert first.bytes_up == CLIENTS * (33 * 8 + beside)
+    assert first.bytes_down == CLIENTS * (4 * ENTRIES + beside)
+    # A step of one byte a number, two scales, and the version that it starts from.
+    assert {t.bytes_down for t in later} == {CLIENTS * (ENTRIES + 2 * 4 + 8 + beside)}
 
 
 HOSTILE = {
