@@ -92,6 +92,7 @@ config: $(READY)  ## write the declared keys into pyproject.toml, and what leave
 	$(BIN)/python -m fedsuite.experiment.config_table --write pyproject.toml
 	$(BIN)/python -m fedsuite.experiment.config_table --write fedsuite/experiment/keys.csv
 	$(BIN)/python docs/what_leaves.py --write
+	touch $(READY)
 
 docs: $(READY)  ## the site, into docs/_build/html: its tutorials run, a warning is an error
 	$(BIN)/python -m pip install -q -c $(CONSTRAINTS) -e '.[docs]'
