@@ -92,6 +92,7 @@ liars: $(READY)  ## a search for what one dishonest client can do to each method
 config: $(READY)  ## write the declared keys into pyproject.toml, and what leaves a site
 	$(BIN)/python -m fedsuite.experiment.config_table --write pyproject.toml
 	$(BIN)/python docs/what_leaves.py --write
+	touch $(READY)
 
 docs: $(READY)  ## the site, into docs/_build/html: its tutorials run, a warning is an error
 	$(BIN)/python -m pip install -q -c $(CONSTRAINTS) -e '.[docs]'

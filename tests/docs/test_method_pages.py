@@ -31,7 +31,15 @@ def test_ideas_are_of_methods() -> None:
 
     ideas = tomllib.loads(IDEAS.read_text())
     assert set(ideas) <= {*METHODS, "filter-decomposition"}
-    assert all(idea.count(". ") == 2 for idea in ideas.values())
+
+
+@pytest.mark.parametrize("name", [*METHODS.ours, "filter-decomposition"])
+def test_every_method_has_an_idea_of_three_sentences(name: str) -> None:
+    from method_pages import IDEAS
+
+    ideas = tomllib.loads(IDEAS.read_text())
+    assert name in ideas, f"docs/ideas.toml has no {name}"
+    assert ideas[name].count(". ") == 2
 
 
 def test_costs_are_measured() -> None:
@@ -129,7 +137,7 @@ def test_a_page_runs_the_method_that_it_is_about() -> None:
 
 def test_a_page_tells_what_one_liar_does() -> None:
     """By the table of the search, and in the guide's words."""
-    from method_liars import one_liar
+    from method_liars import SEARCH, _rows_of, one_liar
 
     average = one_liar("fedavg")
     assert average.startswith("A search of ") and "of the model. The others lost" in average
@@ -138,8 +146,6 @@ def test_a_page_tells_what_one_liar_does() -> None:
         "What one liar of five makes of what clients get: 0.20 if its answer is as long as "
         "the others', 0.20 if it is a million times as long, 0.71 at most.\n\nA liar turns"
     )
-    families = ("distillation.", "reward.")
-    for name, method in METHODS.ours.items():
-        if method.strategy.startswith(families):
-            assert "A search of" in one_liar(name)
+    searched = {row["method"] for row in _rows_of(SEARCH)} & METHODS.ours.keys()
+    assert searched and all("A search of" in one_liar(name) for name in searched)
     assert one_liar("standalone") == ""

@@ -3,6 +3,7 @@
 import re
 import tomllib
 
+import pytest
 from docutils.utils.math.latex2mathml import tex2mathml
 
 from fedsuite.core.registry import METHODS
@@ -11,23 +12,30 @@ from tests.docs.pages import ROOT  # puts docs/ on the path
 from tests.results_pages.recomputed import SIMULATIONS
 
 
-def test_every_method_has_equations_whose_signs_are_named():
+@pytest.mark.parametrize("name", [*METHODS.ours, "filter-decomposition"])
+def test_every_method_has_equations_whose_signs_are_named(name):
     from method_pages import EQUATIONS, typeset
 
     entries = tomllib.loads(EQUATIONS.read_text())
-    common = entries.pop("common")
-    assert set(entries) == {*METHODS.ours, "filter-decomposition"}
-    for name, entry in entries.items():
-        formulas = "".join(entry["equations"]).replace(" ", "")
-        for formula in entry["equations"]:
-            tex2mathml(formula, as_block=True)
-        for line in entry["where"]:
-            sign, _, meaning = line.partition(": ")
-            tex2mathml(sign)
-            assert meaning or sign in common, f"{name}: {sign} is not named"
-            used = sign.partition("(")[0].replace(" ", "")
-            assert used in formulas, f"{name}: {sign} is in no equation"
-        assert typeset(name).count("$$") == 2 * len(entry["equations"])
+    assert name in entries, f"docs/equations.toml has no [{name}]"
+    entry, common = entries[name], entries["common"]
+    formulas = "".join(entry["equations"]).replace(" ", "")
+    for formula in entry["equations"]:
+        tex2mathml(formula, as_block=True)
+    for line in entry["where"]:
+        sign, _, meaning = line.partition(": ")
+        tex2mathml(sign)
+        assert meaning or sign in common, f"{sign} is not named"
+        used = sign.partition("(")[0].replace(" ", "")
+        assert used in formulas, f"{sign} is in no equation"
+    assert typeset(name).count("$$") == 2 * len(entry["equations"])
+
+
+def test_equations_are_of_methods():
+    from method_pages import EQUATIONS
+
+    entries = tomllib.loads(EQUATIONS.read_text())
+    assert set(entries) <= {*METHODS.ours, "filter-decomposition", "common"}
 
 
 def test_the_page_of_keys_has_every_key_once_or_by_owner():
