@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsuite.core.tasks import Score
 from fedsuite.data.shift_report import ClientShift
 from fedsuite.results.groups import Group
 from fedsuite.results.panels import (
@@ -29,7 +30,6 @@ from fedsuite.results.report.thinning import (
     thinning_note,
 )
 from fedsuite.results.report.values import label, rounded
-from fedsuite.results.score import Score
 
 Data = list[dict[str, Any]]
 
