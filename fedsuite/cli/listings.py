@@ -218,7 +218,7 @@ def doctor_report() -> tuple[Table, str]:
         "torch": "" if facts["torch"] else "install torch",
         "Flower's programs": "install flwr into this environment" if missing else "",
     }
-    found = {
+    versions = {
         "fedsuite": f"{fedsuite.__version__}, in {Path(fedsuite.__file__).parent}",
         **{name: str(facts[name]) or "missing" for name in TESTED},
         "Flower's programs": f"missing: {', '.join(missing)}"
@@ -227,7 +227,7 @@ def doctor_report() -> tuple[Table, str]:
     }
     unknown = untested(facts)
     table = Table("what", "found", "advice")
-    for name, value in found.items():
+    for name, value in versions.items():
         # Escaped, because a console takes 'flwr[simulation]' for markup.
         cells = (name, value, wrong.get(name) or unknown.get(name, ""))
         table.add_row(*(escape(cell) for cell in cells))

@@ -233,12 +233,12 @@ def follow_run(
             if not _NOISE.search(line):
                 last.append(line)
                 on_line(line)
-            if (found := round_in(line)) and rounds.total is None:
+            if (progress := round_in(line)) and rounds.total is None:
                 # The time until here says nothing about the pace.
                 shown.close()
-                rounds = shown.enter_context(Work(ROUNDS, found[1], found[0]))
-            elif found:
-                rounds.show(found[0])
+                rounds = shown.enter_context(Work(ROUNDS, progress[1], progress[0]))
+            elif progress:
+                rounds.show(progress[0])
     while_waiting()
     outcome = _ask_patiently(world, run_id, while_waiting) if run_id else None
     while outcome is not None and not outcome.finished:  # the log's connection broke
@@ -251,8 +251,8 @@ def follow_run(
 
 def started_run(line: str) -> str | None:
     """Return the number of the run in a line of ``flwr run``, if any."""
-    found = _STARTED.search(line)
-    return found[1] if found else None
+    match = _STARTED.search(line)
+    return match[1] if match else None
 
 
 def connect(world: World, superlink: SuperLink) -> None:

@@ -60,13 +60,13 @@ def executable(name: str) -> str:
     RunError
         If there is no such script.
     """
-    found = own_script(name) or shutil.which(name)
-    if found is None:
+    script = own_script(name) or shutil.which(name)
+    if script is None:
         raise RunError(
             f"{name} is neither in {_script_folders()[0]} nor on PATH: run "
             "pip install 'flwr>=1.39,<1.43' in that environment"
         )
-    return found
+    return script
 
 
 def own_script(name: str) -> str:

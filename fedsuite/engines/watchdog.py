@@ -36,7 +36,7 @@ def marked(identity: str, folder: Path | None = None) -> set[int]:
     The mark is in the environment. Ray's workers overwrite theirs, so a working folder in
     ``folder`` is a mark too.
     """
-    found = set()
+    pids = set()
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             place = os.readlink(entry / "cwd")
@@ -46,8 +46,8 @@ def marked(identity: str, folder: Path | None = None) -> set[int]:
         if identity.encode() in environment or (
             folder and Path(place).is_relative_to(folder)
         ):
-            found.add(int(entry.name))
-    return found - {os.getpid()}
+            pids.add(int(entry.name))
+    return pids - {os.getpid()}
 
 
 class Watchdog:

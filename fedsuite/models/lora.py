@@ -108,7 +108,7 @@ def add_lora(model: nn.Module, rank: int, alpha: float, *, seed: int = 0) -> nn.
     head = head_names(model)
     for parameter in (p for n, p in model.named_parameters() if n not in head):
         parameter.requires_grad_(False)
-    generator, found = torch_stream(seed, "lora"), False
+    generator, adapted = torch_stream(seed, "lora"), False
     for path, module in list(model.named_modules()):
         for name, layer in list(module.named_children()):
             own = f"{path}.{name}".removeprefix(".")
@@ -118,7 +118,7 @@ def add_lora(model: nn.Module, rank: int, alpha: float, *, seed: int = 0) -> nn.
             adapter = LoRALinear(layer, min(rank, smaller), alpha)
             adapter.draw(generator)
             setattr(module, name, adapter)
-            found = True
-    if not found:
+            adapted = True
+    if not adapted:
         raise ConfigError("the network has no linear layer beside its head")
     return model

@@ -199,10 +199,10 @@ def _read_rows(path: Path, fields: Fields) -> Iterator[dict[str, Any]]:
 
 def read_object(path: Path) -> dict[str, Any]:
     """Return the object of a JSON file, or raise :class:`RunError`."""
-    found = read_optional(path)
-    if found is None:
+    content = read_optional(path)
+    if content is None:
         raise RunError(f"cannot read {path}: {os.strerror(errno.ENOENT)}")
-    return found
+    return content
 
 
 def read_optional(path: Path) -> dict[str, Any] | None:

@@ -127,13 +127,13 @@ def new_clients(run: Run) -> dict[str, dict[str, Any]]:
     ``of``, the score by client, in that unit. Empty where there are no such clients.
     """
     rows = [row for row in run.client_rows() if row["phase"] == NEW]
-    found = {}
+    by_column = {}
     for score in SCORES.values():
         if not any(score.column in row for row in rows):
             continue
         scores = run.scores(score.column, phase=NEW)[-1]
         trained = last_scores(run, score.column)
-        found[score.column] = {
+        by_column[score.column] = {
             "title": score.title,
             "unit": score.unit,
             "mean": fmean(scores.percent) if scores.of else None,
@@ -141,7 +141,7 @@ def new_clients(run: Run) -> dict[str, dict[str, Any]]:
             "of": {str(k): score.factor * number for k, number in scores.of.items()},
             "num_asked": scores.num_asked,
         }
-    return found
+    return by_column
 
 
 def render_new_clients(scores: Mapping[str, Mapping[str, Any]]) -> str:
@@ -201,13 +201,13 @@ def further_scores(run: Run, main: Score = ACCURACY) -> dict[str, dict[str, Any]
     rows = reversed(run.rounds)
     others = [score for score in SCORES.values() if score != main]
     last: dict[str, Any] = next((row for row in rows if _names_scores(row, others)), {})
-    found = {}
+    by_column = {}
     for score in others:
         if not _names_scores(last, [score]):
             continue
         scores = last_scores(run, score.column)
         report = fairness_report(scores.percent, score) if scores.of else None
-        found[score.column] = {
+        by_column[score.column] = {
             "title": score.title,
             "unit": score.unit,
             "higher_is_better": score.higher,
@@ -217,7 +217,7 @@ def further_scores(run: Run, main: Score = ACCURACY) -> dict[str, dict[str, Any]
             "num_clients": len(scores.of),
             "num_asked": scores.num_asked,
         }
-    return found
+    return by_column
 
 
 def _names_scores(row: Mapping[str, Any], scores: Sequence[Score]) -> bool:

@@ -179,7 +179,7 @@ class Averaging:
         names = parameter_names(first)
         points = np.stack([flatten(model, names) for model in models])
         # Statistics are no directions: they get the median of each coordinate.
-        made: Arrays = {
+        averaged: Arrays = {
             name: _median_like([model[name] for model in models], weights)
             for name in first
             if name not in names
@@ -188,8 +188,8 @@ class Averaging:
             points = nearest_mixture(points, weights, liars)
         centre, weights = self._centre(points, weights, liars)
         parts = unflatten(centre, first)
-        made |= {name: cast_like(parts[name], first[name].dtype) for name in names}
-        return {name: made[name] for name in first}, weights
+        averaged |= {name: cast_like(parts[name], first[name].dtype) for name in names}
+        return {name: averaged[name] for name in first}, weights
 
     def _centre(self, points: Vector, weights: Vector, liars: int) -> tuple[Vector, Vector]:
         if self.aggregator == "multi-krum":

@@ -236,8 +236,8 @@ def list_checkpoints(folder: Path) -> list[Path]:
     """Return the checkpoints in a folder, oldest round first."""
     if not folder.is_dir():
         return []
-    found = [path for path in folder.iterdir() if _PATTERN.fullmatch(path.name)]
-    return sorted(found, key=checkpoint_round)
+    checkpoints = [path for path in folder.iterdir() if _PATTERN.fullmatch(path.name)]
+    return sorted(checkpoints, key=checkpoint_round)
 
 
 def checkpoint_round(path: Path) -> int:
@@ -298,7 +298,7 @@ def go_back_to(folder: Path, server_round: int) -> None:
             f"{folder} has no checkpoint of round {server_round}: it has those of {there}"
         )
     Checkpoint.load(paths[server_round])
-    for found, path in paths.items():
-        if found > server_round:
+    for kept_round, path in paths.items():
+        if kept_round > server_round:
             path.replace(path.with_name(path.name + ASIDE))
     sync_folder(folder)

@@ -62,15 +62,15 @@ _READ_ANEW = frozenset(
 
 def _checking(cls: type) -> Callable[..., None]:
     """Return a class's constructor, with words of its own for unknown keywords."""
-    made: Callable[..., None] = vars(cls)["__init__"]
+    constructor: Callable[..., None] = vars(cls)["__init__"]
     known = {field.name for field in fields(cls) if field.init}
 
-    @wraps(made)
+    @wraps(constructor)
     def checked(self: object, *unnamed: object, **given: object) -> None:
         if unnamed or not given.keys() <= known:
             given = by_position(cls.__name__, unnamed, given)
             check_keywords(cls.__name__, known, given)
-        made(self, **given)
+        constructor(self, **given)
 
     return checked
 

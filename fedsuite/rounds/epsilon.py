@@ -128,10 +128,10 @@ class Accounting:
             low -= math.log(2)
         if excess(low) <= 0:
             return math.exp(low)
-        found = float(brentq(excess, low, high, xtol=2e-4))
-        while excess(found) > 0:
-            found += 2e-4
-        return math.exp(found)
+        log_epsilon = float(brentq(excess, low, high, xtol=2e-4))
+        while excess(log_epsilon) > 0:
+            log_epsilon += 2e-4
+        return math.exp(log_epsilon)
 
     def _spends(self, noise_multiplier: float, visits: int) -> float:
         return replace(self, noise_multiplier=noise_multiplier).epsilon(visits)

@@ -107,9 +107,9 @@ class InfiniteEntries:
 
 def cleared(array: NDArray[Any], mask: Mask) -> NDArray[Any]:
     """Return an array with 0 in some places, read-only."""
-    made = np.where(mask, array.dtype.type(0), array)
-    made.flags.writeable = False
-    return made
+    finite = np.where(mask, array.dtype.type(0), array)
+    finite.flags.writeable = False
+    return finite
 
 
 def all_finite(array: NDArray[Any]) -> bool:

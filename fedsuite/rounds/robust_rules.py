@@ -140,10 +140,10 @@ def mean_of(points: Vector, weights: Vector) -> Vector:
 
 def squared_distances(points: Vector) -> Vector:
     """Return the squared distances between clients, ``[clients, clients]``."""
-    found = np.zeros((len(points), len(points)))
+    distances = np.zeros((len(points), len(points)))
     for row in range(1, len(points)):
-        found[row, :row] = squared_lengths(points[:row] - points[row])
-    return found + found.T
+        distances[row, :row] = squared_lengths(points[:row] - points[row])
+    return distances + distances.T
 
 
 def squared_lengths(vectors: Vector) -> Vector:
@@ -159,11 +159,11 @@ def _middle(values: Vector) -> float:
 
 def _by_columns(points: Vector, rule: Callable[[Vector], Vector]) -> Vector:
     """Return a rule's result, made of a few columns at a time."""
-    made = np.empty(points.shape[1])
+    center = np.empty(points.shape[1])
     for start in range(0, points.shape[1], _COLUMNS):
         columns = slice(start, start + _COLUMNS)
-        made[columns] = rule(points[:, columns])
-    return made
+        center[columns] = rule(points[:, columns])
+    return center
 
 
 def _median_of(points: Vector, weights: Vector) -> Vector:

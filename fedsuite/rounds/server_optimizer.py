@@ -73,8 +73,8 @@ def squares(keys: RoundSettings, old: Vector, step: Vector) -> Vector:
         return old + fresh
     share = 1.0 - keys.server_beta2
     if keys.server_optimizer == "yogi":
-        found: Vector = old - share * fresh * np.sign(old - fresh)
-        return found
+        moment: Vector = old - share * fresh * np.sign(old - fresh)
+        return moment
     return keys.server_beta2 * old + share * fresh
 
 

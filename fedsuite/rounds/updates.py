@@ -73,7 +73,7 @@ def take_step(arrays: Arrays, step: Vector, replies: Sequence[ClientReply]) -> A
 
 
 def with_statistics(
-    made: Arrays, models: Iterable[Arrays], weights: Iterable[float]
+    stepped: Arrays, models: Iterable[Arrays], weights: Iterable[float]
 ) -> Arrays:
     """Return a model in which statistics are the weighted mean of the clients' ones.
 
@@ -87,11 +87,11 @@ def with_statistics(
     models, weights
         The clients' models, and one number >= 0 for each.
     """
-    names = set(made) - set(parameter_names(made))
+    names = set(stepped) - set(parameter_names(stepped))
     if not names:
-        return made
+        return stepped
     parts = ({n: a for n, a in model.items() if n in names} for model in models)
-    return {**made, **(weighted_mean(parts, weights) or {})}
+    return {**stepped, **(weighted_mean(parts, weights) or {})}
 
 
 def inner(left: NDArray[Any], right: NDArray[Any]) -> float:

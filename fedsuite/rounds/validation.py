@@ -217,12 +217,12 @@ def check_reply(
             coded = to_arrays(came)
             came = to_record(expected.coding.decoded(coded, client_id))
             coded_size = num_bytes(coded)
-        found = _Found(came, spec, expected)
-        arrays[name] = found.arrays
-        for place, held in found.infinite.items():
+        taken = _Found(came, spec, expected)
+        arrays[name] = taken.arrays
+        for place, held in taken.infinite.items():
             infinite[place] = held | infinite.get(place, np.False_)
-        size += coded_size or found.num_bytes
-        converted = converted or found.converted
+        size += coded_size or taken.num_bytes
+        converted = converted or taken.converted
     metrics, stand_ins, left_out = _check_metrics(content, expected)
     unfollowed = _take_settings(content, metrics, expected.settings)
     stored = bool(metrics.pop(STORED_STATE, 0.0))
@@ -255,15 +255,17 @@ def _take_settings(
     if not settings:
         return {}
     record = records_of(content, ConfigRecord).get(FOLLOWED, ConfigRecord())
-    found = {name: metrics.pop(name, record.get(name)) for name in settings}
-    return {k: said for k, said in found.items() if not _same(said, settings[k])}
+    returned = {name: metrics.pop(name, record.get(name)) for name in settings}
+    return {k: said for k, said in returned.items() if not _same(said, settings[k])}
 
 
-def _same(found: ConfigValue | None, value: Value) -> bool:
+def _same(returned: ConfigValue | None, value: Value) -> bool:
     """Return whether a setting came back as it was sent, but for a client's float32."""
-    if isinstance(found, int | float) and isinstance(value, int | float):
-        return abs(found) <= LARGEST_COUNT and math.isclose(found, value, rel_tol=1e-6)
-    return found == value
+    if isinstance(returned, int | float) and isinstance(value, int | float):
+        return abs(returned) <= LARGEST_COUNT and math.isclose(
+            returned, value, rel_tol=1e-6
+        )
+    return returned == value
 
 
 def _wanted(
@@ -362,23 +364,23 @@ class _Found:
     def _take(
         self, name: str, array: Array, shape: tuple[int, ...], dtype: str
     ) -> NDArray[Any]:
-        found_shape, found = array_header(array)
+        found_shape, dtype_sent = array_header(array)
         if found_shape != shape:
             reason = f"array {name}: shape {found_shape}, expected {shape}"
             raise BadReply(Kind.WRONG_ARRAYS, reason)
-        self.num_bytes += found.itemsize * math.prod(shape)
-        if dtype_name(found) == dtype:
+        self.num_bytes += dtype_sent.itemsize * math.prod(shape)
+        if dtype_name(dtype_sent) == dtype:
             return view_array(array)
         # NumPy makes float64 of much that began as float32, and scikit-learn float32 of
         # what began as float64: Flower's strategies take both.
-        if found.kind != "f" or np.dtype(dtype).kind != "f":
-            reason = f"array {name}: dtype {found}, expected {dtype}"
+        if dtype_sent.kind != "f" or np.dtype(dtype).kind != "f":
+            reason = f"array {name}: dtype {dtype_sent}, expected {dtype}"
             raise BadReply(Kind.WRONG_ARRAYS, reason)
-        self.converted = self.converted or f"array {name} from {found} to {dtype}"
+        self.converted = self.converted or f"array {name} from {dtype_sent} to {dtype}"
         with np.errstate(over="ignore"):
-            made = view_array(array).astype(dtype)
-        made.flags.writeable = False
-        return made
+            cast = view_array(array).astype(dtype)
+        cast.flags.writeable = False
+        return cast
 
 
 def _check_statistic(name: str, array: NDArray[Any]) -> None:

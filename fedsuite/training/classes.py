@@ -99,15 +99,15 @@ def scores(
     outputs, targets = outputs.flatten(0, -2), labels.flatten()
     counts = targets != IGNORED
     rows = _Rows(outputs[counts].double().softmax(-1).numpy(), targets[counts].numpy())
-    found: dict[str, float] = {}
+    scores: dict[str, float] = {}
     for name in names:
         if name == CONFUSION:
-            found |= rows.confusion()
+            scores |= rows.confusion()
         elif not len(rows.labels) or not np.isfinite(rows.probabilities).all():
-            found[name] = float("nan")
+            scores[name] = float("nan")
         else:
-            found[name] = float(getattr(rows, name.replace("-", "_"))())
-    return found
+            scores[name] = float(getattr(rows, name.replace("-", "_"))())
+    return scores
 
 
 class _Rows:

@@ -135,22 +135,22 @@ def model_scores(
 
     if task.has_classes:
         loss, accuracy = _of_parts(data, kept())
-        found: dict[str, MetricValue] = {"loss": loss, ACCURACY.name: accuracy}
+        metrics: dict[str, MetricValue] = {"loss": loss, ACCURACY.name: accuracy}
         if len(classes) == 1 and accuracy < 1.0 and len(data) > 1:
-            found[ONE_CLASS] = classes.pop()
+            metrics[ONE_CLASS] = classes.pop()
     else:
         parts = [
             (outputs.cpu(), labels.cpu()) for outputs, labels in outputs_over(model, data)
         ]
-        found = {"loss": 0.0}
+        metrics = {"loss": 0.0}
     if not parts:
-        return {**found, **dict.fromkeys((n for n in further if n in SCORES), math.nan)}
+        return {**metrics, **dict.fromkeys((n for n in further if n in SCORES), math.nan)}
     outputs, labels = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
     if not task.has_classes:
         # To the loss the identity is a model that gives them.
         loss_function = options.loss_on(labels)
-        found["loss"] = float(loss_function(nn.Identity(), outputs, labels))
-    return {**found, **module_of(task.name).scores(further, outputs, labels, options)}
+        metrics["loss"] = float(loss_function(nn.Identity(), outputs, labels))
+    return {**metrics, **module_of(task.name).scores(further, outputs, labels, options)}
 
 
 @torch.no_grad()

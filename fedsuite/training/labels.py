@@ -51,16 +51,16 @@ def scores(
     aurocs = [auroc(own[:, k], logits[:, k]) for k in range(number)]
     f1s = [f1(own[:, k], said[:, k]) for k in range(number)]
     defined = [value for value in aurocs if value == value]
-    found: dict[str, float] = {
+    scores: dict[str, float] = {
         "auroc": float(np.mean(defined)) if defined else nan,
         "macro-f1": float(np.mean(f1s)),
     }
     if "micro-auroc" in names:
-        found["micro-auroc"] = auroc(own.ravel(), logits.ravel())
+        scores["micro-auroc"] = auroc(own.ravel(), logits.ravel())
     if "micro-f1" in names:
-        found["micro-f1"] = f1(own.ravel(), said.ravel())
+        scores["micro-f1"] = f1(own.ravel(), said.ravel())
     each = {}
     if BY_LABEL in names:
         each = {f"label-auroc-{k}": value for k, value in enumerate(aurocs)}
         each |= {f"label-f1-{k}": value for k, value in enumerate(f1s)}
-    return {**{name: found[name] for name in names if name in found}, **each}
+    return {**{name: scores[name] for name in names if name in scores}, **each}

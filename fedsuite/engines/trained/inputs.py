@@ -60,14 +60,14 @@ def model_inputs(
     names: Sequence[str] = ()
     if isinstance(data, str | Path):
         path = Path(data).expanduser()
-        where, found = str(path), _files(path)
-        if found[0].suffix.lower() in _PICTURES:
-            names = [_name(file, path) for file in found]
-            raw = _pictures(found, facts)
-        elif found[0].suffix.lower() in _ARRAYS:
-            raw = np.concatenate([_array(_load(file), facts, str(file)) for file in found])
+        where, files = str(path), _files(path)
+        if files[0].suffix.lower() in _PICTURES:
+            names = [_name(file, path) for file in files]
+            raw = _pictures(files, facts)
+        elif files[0].suffix.lower() in _ARRAYS:
+            raw = np.concatenate([_array(_load(file), facts, str(file)) for file in files])
         else:
-            tables = [_of_table(_read(f, facts), facts, str(f), write) for f in found]
+            tables = [_of_table(_read(f, facts), facts, str(f), write) for f in files]
             raw = np.concatenate(tables)
     elif _is_table(data):
         where, raw = "data", _of_table(as_arrow(data, "data"), facts, "data", write)
@@ -87,8 +87,8 @@ def _files(path: Path) -> list[Path]:
         raise DataError(f"{path}: there is no such file or folder")
     files = sorted(file for file in path.rglob("*") if file.is_file())
     for kind in (_PICTURES, _TABLES, _ARRAYS):
-        if found := [file for file in files if file.suffix.lower() in kind]:
-            return found
+        if of_kind := [file for file in files if file.suffix.lower() in kind]:
+            return of_kind
     raise DataError(f"{path}: no pictures in it, and no files {_or(*_TABLES, *_ARRAYS)}")
 
 

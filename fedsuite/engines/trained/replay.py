@@ -180,11 +180,11 @@ class _WithoutRows(Worker):
         none = Split(
             torch.zeros((0, *self._data.input_shape)), torch.zeros(0, dtype=torch.int64)
         )
-        made = self._make(client_id, ClientData(none, none))
-        client = made.client if isinstance(made, DecomposedClient) else made
+        built = self._make(client_id, ClientData(none, none))
+        client = built.client if isinstance(built, DecomposedClient) else built
         assert isinstance(client, FederatedClient)
         vars(client)["train_data"] = _Elsewhere(client_id)
-        return made  # type: ignore[return-value]
+        return built  # type: ignore[return-value]
 
 
 def _compare(

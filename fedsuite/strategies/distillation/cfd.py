@@ -229,8 +229,8 @@ class CFD(PublicExchange):
 def softmax(logits: NDArray[Any]) -> NDArray[np.float64]:
     """Return the softmax of each row."""
     shifted = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
-    found: NDArray[np.float64] = shifted / shifted.sum(axis=1, keepdims=True)
-    return found
+    shares: NDArray[np.float64] = shifted / shifted.sum(axis=1, keepdims=True)
+    return shares
 
 
 def _rows(received: NDArray[Any]) -> NDArray[np.float64]:
@@ -238,14 +238,14 @@ def _rows(received: NDArray[Any]) -> NDArray[np.float64]:
     rows = np.clip(received.astype(np.float64), 0.0, 1.0)
     total = rows.sum(axis=1, keepdims=True)
     uniform = np.full_like(rows, 1 / rows.shape[1])
-    found: NDArray[np.float64] = np.divide(rows, total, out=uniform, where=total > 0)
-    return found
+    shares: NDArray[np.float64] = np.divide(rows, total, out=uniform, where=total > 0)
+    return shares
 
 
 def _parse(text: str) -> Network | None:
     if not text.strip():
         return None
-    found = parse_networks(text, "cfd-server-model")
-    if len(found) != 1:
+    shares = parse_networks(text, "cfd-server-model")
+    if len(shares) != 1:
         raise ConfigError(f"key cfd-server-model = {text!r}: expected one network")
-    return found[0]
+    return shares[0]

@@ -92,11 +92,11 @@ class Discriminator:
         """
         outputs, wanted = torch.tensor(logits), torch.tensor(labels)
         self.optimizer.zero_grad(set_to_none=True)
-        found = scores(self.network, outputs, self.temperature)
-        loss = _cross_entropy(found, wanted, "mean")
+        client_scores = scores(self.network, outputs, self.temperature)
+        loss = _cross_entropy(client_scores, wanted, "mean")
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
-        right = (found.argmax(dim=2) == wanted[:, None]).double().mean()
+        right = (client_scores.argmax(dim=2) == wanted[:, None]).double().mean()
         return float(loss.detach()), float(right)
 
     def gradient(self, logits: NDArray[Any], labels: Sequence[int]) -> NDArray[np.float32]:
@@ -115,10 +115,10 @@ class Discriminator:
         load_training_state(self.network, self.optimizer, state)
 
 
-def _cross_entropy(found: Tensor, labels: Tensor, reduction: str) -> Tensor:
-    wanted = labels[:, None].expand(found.shape[:2])
+def _cross_entropy(client_scores: Tensor, labels: Tensor, reduction: str) -> Tensor:
+    wanted = labels[:, None].expand(client_scores.shape[:2])
     return functional.cross_entropy(
-        found.flatten(0, 1), wanted.flatten(), reduction=reduction
+        client_scores.flatten(0, 1), wanted.flatten(), reduction=reduction
     )
 
 

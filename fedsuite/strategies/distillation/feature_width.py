@@ -35,13 +35,13 @@ def agreed_feature_width(strategy: FederatedStrategy) -> int:
     common = max(clients, key=lambda width: len(clients[width]))
     others = {width: clients[width] for width in sorted(clients) if width != common}
     if 2 * len(clients[common]) <= sum(map(len, clients.values())):
-        found = "; ".join(
+        widths = "; ".join(
             f"{width:g} at {_named(clients[width])}" for width in sorted(clients)
         )
         raise RunError(
             "clients have features of different widths, which this method cannot average: "
-            f"{found}: give client-models networks that are equally wide before their last "
-            "layer, or choose another method"
+            f"{widths}: give client-models networks that are equally wide before their "
+            "last layer, or choose another method"
         )
     for width, client_ids in others.items():
         reason = f"its features are {width:g} wide, and those of most clients {common:g}"

@@ -174,9 +174,9 @@ class PublicExchange(FederatedStrategy):
     def note(self, **figures: float) -> None:
         """Record figures of an exchange; the round tells their means."""
         for name, value in figures.items():
-            found = self._figures.setdefault(name, [])
-            found.append(value)
-            self.round_metrics[name] = sum(found) / len(found)
+            values = self._figures.setdefault(name, [])
+            values.append(value)
+            self.round_metrics[name] = sum(values) / len(values)
 
     def local_phase(self, client_ids: Sequence[int]) -> Exchange:
         """Return the message of the local phase."""
@@ -216,17 +216,17 @@ def bounded(outputs: Mapping[int, Arrays]) -> dict[int, Arrays]:
     An array longer than :data:`LOUDEST` times the lower median length of its name is scaled
     down to that median. Of fewer than three clients nobody can tell which is odd.
     """
-    made = {k: dict(arrays) for k, arrays in outputs.items()}
+    scaled = {k: dict(arrays) for k, arrays in outputs.items()}
     if len(outputs) < 3:
-        return made
+        return scaled
     for name in next(iter(outputs.values())):
         lengths = {k: norm(held[name]) for k, held in outputs.items()}
         median = sorted(lengths.values())[(len(lengths) - 1) // 2]
         for k, length in lengths.items():
             if median > 0 and length > LOUDEST * median:
                 array = outputs[k][name]
-                made[k][name] = (array * (median / length)).astype(array.dtype)
-    return made
+                scaled[k][name] = (array * (median / length)).astype(array.dtype)
+    return scaled
 
 
 def mean_outputs(outputs: Mapping[int, Arrays]) -> Arrays:

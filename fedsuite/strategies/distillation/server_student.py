@@ -52,9 +52,9 @@ class ServerStudent:
         # The pass changes running statistics, of a copy.
         passing = copy.deepcopy(self.network)
         with torch.no_grad(), self._layers(server_round, exchange):
-            found = passing(inputs)
-        _check(found, server_round)
-        outputs: NDArray[np.float32] = found.numpy()
+            logits = passing(inputs)
+        _check(logits, server_round)
+        outputs: NDArray[np.float32] = logits.numpy()
         return outputs
 
     def state(self) -> Arrays:

@@ -134,9 +134,9 @@ class CorrectedStrategy(FederatedStrategy):
 
     def add_to_sum(self, kind: str, vector: Mapping[str, np.ndarray]) -> None:
         """Add to a sum of clients' vectors; it counts once the round does."""
-        made = self._made.setdefault(kind, dict(self.sums.get(kind, {})))
+        sums = self._made.setdefault(kind, dict(self.sums.get(kind, {})))
         for name, array in vector.items():
-            made[name] = np.add(made.get(name, 0.0), array, dtype=np.float64)
+            sums[name] = np.add(sums.get(name, 0.0), array, dtype=np.float64)
 
     def new_mean_vector(self, kind: str, arrays: Arrays) -> Arrays:
         """Return the mean that :meth:`mean_vector` will return if the round counts."""

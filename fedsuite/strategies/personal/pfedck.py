@@ -147,8 +147,10 @@ class PFedCK(GatheredStrategy):
             - flatten(self.models.get(reply.client_id, arrays), names)
             for reply in replies
         ]
-        found = average_linkage(cosine_distances(np.stack(changes)), self.pfedck_clusters)
-        for number, members in enumerate(found):
+        clusters = average_linkage(
+            cosine_distances(np.stack(changes)), self.pfedck_clusters
+        )
+        for number, members in enumerate(clusters):
             mean = _mean([replies[row] for row in members])
             for row in members:
                 client_id = replies[row].client_id

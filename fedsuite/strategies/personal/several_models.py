@@ -48,16 +48,16 @@ def shuffled(arrays: Arrays, seed: int, number: int) -> Arrays:
     mask, or the zeros or ones that a layer starts from.
     """
     stream = numpy_stream(seed, "focus-models", number)
-    made: Arrays = {}
+    shuffled_arrays: Arrays = {}
     for name, array in arrays.items():
-        made[name] = array
+        shuffled_arrays[name] = array
         if is_statistic(name, array) or array.size == 0:
             continue
         drawn = stream.permutation(array.reshape(-1)).reshape(array.shape)
         others = (array != array.min()) & (array != array.max())
         if array.size <= 2 or others.any():
-            made[name] = drawn
-    return made
+            shuffled_arrays[name] = drawn
+    return shuffled_arrays
 
 
 class SeveralModels(GatheredStrategy):

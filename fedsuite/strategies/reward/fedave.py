@@ -120,7 +120,9 @@ class FedAVE(CommonUpdateKeys, RewardStrategy):
         self._server_losses = {
             k: self.batch_losses(exchange.own[k][ARRAYS]) for k in client_ids
         }
-        count = max((found.size for found in self._server_losses.values()), default=0)
+        count = max(
+            (row_losses.size for row_losses in self._server_losses.values()), default=0
+        )
         losses: RecordSpec = {"losses": ((count,), "float64")}
         expected = replace(
             exchange.expected,
