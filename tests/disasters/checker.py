@@ -110,6 +110,9 @@ def problems(played: Played) -> list[str]:
         with suppress(*UNREADABLE):
             wrong += _Checker(played).files()
         return wrong
+    attempts = played.attempts
+    if "rest:manifest" not in flipped and attempts != sorted(attempts):
+        wrong += [f"attempts: {attempts} do not rise"]
     if not flipped:
         stops = [s for s in played.stops if not any(words in s for words in known)]
         wrong += [f"stop: {stop}" for stop in stops]

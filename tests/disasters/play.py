@@ -4,7 +4,7 @@ import gc
 import io
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from fedsuite.core.errors import FedsuiteError
 from fedsuite.core.files import TEMPORARY_PATTERN
 from fedsuite.core.keys import Value
 from fedsuite.experiment.experiment import Experiment
-from fedsuite.results.layout import LEDGER, read_manifest
+from fedsuite.results.layout import ATTEMPT, LEDGER, read_manifest
 from fedsuite.results.writer import CHECKPOINTS
 from fedsuite.rounds.checkpoint import list_checkpoints
 from fedsuite.running.server import run_experiment
@@ -64,6 +64,8 @@ class Played:
         Lines of the ledger of noise whenever a server had ended.
     left
         Temporary files that a server left which was not killed.
+    attempts
+        The manifest's number of the attempt whenever a server had ended.
     """
 
     world: World
@@ -74,6 +76,7 @@ class Played:
     second: list[str] = field(default_factory=list)
     ledgers: list[list[str]] = field(default_factory=list)
     left: set[str] = field(default_factory=set)
+    attempts: list[int] = field(default_factory=list)
 
     @property
     def states(self) -> Path:
@@ -146,6 +149,8 @@ def play(plan: Plan, root: Path) -> Played:
             finally:
                 world.inbox.clear()
                 gc.collect(0)
+            with suppress(FedsuiteError):
+                played.attempts.append(int(read_manifest(folder).get(ATTEMPT) or 0))
             if (folder / LEDGER).exists():
                 played.ledgers.append((folder / LEDGER).read_text().splitlines())
     if not _is_finished(folder):

@@ -28,7 +28,8 @@ DECOMPOSED: Mapping[str, Value] = {
     "num-rounds": 3,
     "evaluate-every": 1,
 }
-# Methods whose clients keep something from one round to the next, or rows to validate on.
+# Methods whose clients keep something from one round to the next, or rows to validate on,
+# and adapters of ranks that differ between the clients of a node.
 STATEFUL: Mapping[str, Mapping[str, Value]] = {
     "decomposed-scaffold": {
         **DECOMPOSED,
@@ -42,6 +43,16 @@ STATEFUL: Mapping[str, Mapping[str, Value]] = {
         "compress-up": "top-k",
         "compress-down": "qsgd",
         "num-rounds": 3,
+        "evaluate-every": 1,
+    },
+    "lora-ranks": {
+        "model": "mlp",
+        "hidden-width": 8,
+        "hidden-layers": 2,
+        "lora-rank": 8,
+        "lora-average": "products",
+        "client-settings": "1: lora-rank=2; 3: lora-rank=1",
+        "travels": "trainable",
         "evaluate-every": 1,
     },
     "validation-rows": {
