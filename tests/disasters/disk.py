@@ -12,6 +12,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +131,7 @@ class Disk:
                 rng = self.world.chance(f"flip {kind} {self.world.attempt}")
                 data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
                 path.write_bytes(data)
-                return lambda: _write(path, whole)
+                return partial(_put_back, path, bytes(data), whole)
         return None
 
     # -------------------------------------------------------- what stands in for the disk
@@ -286,6 +287,12 @@ def _lasting(path: str) -> str:
 def _write(path: Any, data: bytes) -> None:
     with _open(path, "wb") as file:
         file.write(data)
+
+
+def _put_back(path: Path, rotten: bytes, whole: bytes) -> None:
+    """Put back what a bit has changed, unless the file was written anew."""
+    if path.is_file() and (data := path.read_bytes()).startswith(rotten):
+        _write(path, whole + data[len(rotten) :])
 
 
 def _remove(path: Any) -> None:

@@ -3,7 +3,7 @@
 import gc
 import io
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -119,6 +119,7 @@ def play(plan: Plan, root: Path) -> Played:
     with flower_identity(), remembering(), world.clocks():
         experiment = experiment_of(plan, folder.parent)
         app = app_of(experiment, plan.method)
+        restore: Callable[[], None] | None = None
         for world.attempt in range(1, _MOST_ATTEMPTS):
             try:
                 if _is_finished(folder):
@@ -126,7 +127,8 @@ def play(plan: Plan, root: Path) -> Played:
             except FedsuiteError as error:
                 played.crash = f"unreadable: {error}"
                 return played
-            restore, before = disk.rot(), _temporary(folder)
+            # Who was killed has not told what a bit has changed, and the next server does.
+            restore, before = disk.rot() or restore, _temporary(folder)
             disk.revive()
             played.wire.forget_after(_last_checkpoint(folder))
             try:
@@ -143,6 +145,7 @@ def play(plan: Plan, root: Path) -> Played:
                 world.calm = world.calm or not (of_disk or restore)
                 if restore:
                     restore()
+                restore = None
             except Exception:
                 played.crash = traceback.format_exc()
                 return played
@@ -151,7 +154,7 @@ def play(plan: Plan, root: Path) -> Played:
                 gc.collect(0)
             with suppress(FedsuiteError):
                 played.attempts.append(int(read_manifest(folder).get(ATTEMPT) or 0))
-            if (folder / LEDGER).exists():
+            if restore is None and (folder / LEDGER).exists():
                 played.ledgers.append((folder / LEDGER).read_text().splitlines())
     if not _is_finished(folder):
         played.crash = f"stuck: {'; '.join(played.stops[-2:])}"
