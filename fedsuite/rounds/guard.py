@@ -205,6 +205,7 @@ class Guard(Stage):
     bounds_training: bool = True
     norms: dict[int, float] = field(default_factory=dict, repr=False)
     _trains: bool = field(default=False, repr=False)
+    _evaluates: bool = field(default=False, repr=False)
     _off: bool = field(default=False, repr=False)
     _sizes: dict[int, float] = field(default_factory=dict, repr=False)
     _largest_sizes: dict[int, float] = field(default_factory=dict, repr=False)
@@ -220,6 +221,10 @@ class Guard(Stage):
         default_factory=deque, repr=False
     )
 
+    def begin(self) -> None:
+        """Forget the lengths of a round before that did not count."""
+        self.norms, self._new = {}, {}
+
     @override
     def open(self, exchange: Exchange) -> None:
         # Some methods send models in one exchange and get them back in the next.
@@ -230,13 +235,14 @@ class Guard(Stage):
         sends = bool(exchange.shared.get(ARRAYS) or sent)
         self._trains = sends and exchange.message_type == TRAIN
         unbounded = (self.max_examples, self.max_update_norm) == (NO_LIMIT, NO_LIMIT)
-        of_training = exchange.message_type != EVALUATE
-        self._off = unbounded or (of_training and not self.bounds_training)
+        self._evaluates = exchange.message_type == EVALUATE
+        bounds = self._evaluates or self.bounds_training
+        self._off = unbounded or not bounds
         self._said = {}
         self._held.clear()
         self._one_of = exchange.expected.one_of
         # Rows of training say nothing of those of an evaluation.
-        asked = () if exchange.message_type == EVALUATE else exchange.client_ids
+        asked = () if self._evaluates else exchange.client_ids
         self._sizes = {k: float(self.sizes[k]) for k in asked if k in self.sizes}
         all_known = len(self._sizes) == len(asked) and self.largest_share < 1
         self._largest_sizes = (without_majority if all_known else dict)(self._sizes)
@@ -273,7 +279,11 @@ class Guard(Stage):
             yield self._bounded(*self._held.popleft())
         lengths = {k: amounts for k, amounts in self._said.items() if k != EXAMPLES}
         for kind, amounts in lengths.items():
-            self._new.setdefault(kind, []).extend(amounts)
+            if self._evaluates:
+                # No step follows, by which it could fail to count.
+                self.remembered.add(kind, amounts)
+            else:
+                self._new.setdefault(kind, []).extend(amounts)
         self._said = {}
 
     @override

@@ -404,7 +404,7 @@ class RoundStrategy(MethodContract):
         self._begin_round(server_round, travelling, grid)
         self.reports = {}
         self.round_metrics = {}
-        self.guard.norms = {}
+        self.guard.begin()
         if self.fraction(TRAIN) == 0.0:
             return []
         try:

@@ -1,5 +1,6 @@
 """The guard: what unbelievable replies count for, and that honest ones pass untouched."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from fedsuite.messages.array_records import to_record
 from fedsuite.messages.records import (
     ARRAYS,
     CONTROL_CHANGE,
+    EVALUATE,
 )
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.guard import (
@@ -95,6 +97,19 @@ def test_control_changes_are_bounded_and_memory_is_restored() -> None:
     other.restore(guard.state())
     medians = {"arrays of 1": [1.0], f"{CONTROL_CHANGE} of 1": [1.0]}
     assert other.state() == guard.state() == {"medians": medians, "few": {}}
+
+
+def test_lengths_of_a_round_that_did_not_count_are_forgotten() -> None:
+    """A server that is killed between the two rounds knows them no more either."""
+    guard = Guard()
+    passed(guard, [reply(k, w=(5.0, 0.0)) for k in range(4)])
+    guard.begin()
+    passed(guard, [reply(k) for k in range(4)])
+    guard.counted()
+    assert guard.remembered.usual("arrays of 1") == 1.0
+    guard.open(replace(EXCHANGE, message_type=EVALUATE))
+    assert [*guard.reply(reply(0)), *guard.rest()]
+    assert guard.state()["few"] == {"arrays of 1": [1.0]}
 
 
 def test_a_late_learner_is_no_liar() -> None:
