@@ -83,9 +83,9 @@ ARMS: Mapping[str, Mapping[str, Value]] = {
     },
 }
 RATES: Mapping[str, Sequence[float]] = {
-    WHOLE: (0.0001, 0.0003),
-    ADAPTERS: (0.001, 0.003),
-    HEAD: (0.003, 0.01),
+    WHOLE: (0.0001, 0.0003, 0.001),
+    ADAPTERS: (0.001, 0.003, 0.01),
+    HEAD: (0.003, 0.01, 0.03),
     ALONE: (0.001, 0.003),
 }
 """Learning rates that are tried. Arms that are not named take the adapters'."""

@@ -165,6 +165,7 @@ def test_other_engines(
         *((name, "ray") for name in STATEFUL if name != "fedal"),
         pytest.param("fedal", "ray", marks=pytest.mark.smoke),
         ("decomposed-scaffold", "deployment"),
+        ("lora-ranks", "deployment"),
         ("validation-rows", "deployment"),
         ("fedal", "deployment"),
     ],
