@@ -191,7 +191,8 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
         super().__init_subclass__()
         if not cls.__module__.startswith("fedsuite."):
             check_methods(cls)
-        cls._KEYWORDS = frozenset(field.name for field in fields(cls) if field.init)
+        # What a subclass of an app's annotates, and does not declare, is its own.
+        cls._KEYWORDS = frozenset(f.name for f in fields(cls) if f.init and f.metadata)
         # The constructor that was made of the fields names neither what stands for an
         # unknown keyword nor what is like it.
         if "_MADE" in vars(cls):

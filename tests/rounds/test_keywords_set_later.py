@@ -13,6 +13,18 @@ from fedsuite.strategies.drift.fedprox import FedProx
 from tests.helpers import TamperingGrid, matrix_app, run
 
 
+class Keeping(FedAvg):
+    """Has an attribute of its own, which it annotates."""
+
+    best: float = 0.0
+
+
+def test_an_attribute_that_a_subclass_annotates_is_its_own() -> None:
+    strategy = Keeping()
+    strategy.best = 0.5
+    assert strategy.best == 0.5 and Keeping(best=0.1).best == 0.1
+
+
 class Halving(FedAvg):
     """Sets keywords where Flower's users do: before it asks for the messages."""
 

@@ -326,11 +326,11 @@ def test_fedvarps_memory_is_the_sum_of_what_clients_last_moved(mode: Any) -> Non
     """Under each mode: of slow arrays that is their move at the last upload."""
     last: dict[int, Arrays] = {}
     inner = no_evaluation(fedvarp=True, clients_per_round=2, seed=1)
-    [memory] = [stage for stage in inner.step_stages if stage.name]
-    assert isinstance(memory, UpdateMemory)
     grid = Recorder(make_app())
     strategy = wrap(inner, coefficient_period=3, local_coefficients=mode)
     trace = federate(strategy, grid, 6)
+    [memory] = [stage for stage in inner.step_stages if stage.name]
+    assert isinstance(memory, UpdateMemory)
     states = [initial(), *trace.arrays]
     for server_round in range(1, 7):
         for reply in grid.replies_of(server_round):
