@@ -41,7 +41,7 @@ TEST_FRACTION = 0.25
 
 BASE: Mapping[str, Value] = {
     "method": "fedavg",
-    "model": "docstrings:LastLayers",
+    "model": "docstrings:LastLayer",
     "dataset": "docstrings:read",
     "test-fraction": TEST_FRACTION,
     "fresh-test-split": True,
@@ -61,6 +61,7 @@ LORA: Mapping[str, Value] = {"lora-rank": 4, "lora-alpha": 8.0}
 RANKS = "; ".join(f"{k}: lora-rank={2 ** (k % 4)}" for k in range(20) if k % 4 < 3)
 
 WHOLE, ADAPTERS, HEAD, ALONE = "whole layer", "adapters", "head alone", "each alone"
+ENCODER = "all six layers"
 ARMS: Mapping[str, Mapping[str, Value]] = {
     WHOLE: {},
     ADAPTERS: {**LORA, "travels": "trainable"},
@@ -73,6 +74,7 @@ ARMS: Mapping[str, Mapping[str, Value]] = {
     },
     "A frozen": {**LORA, "travels": "*.lora_b, head.*"},
     HEAD: {"travels": "head.*"},
+    ENCODER: {"model": "docstrings:AllLayers", "dataset": "docstrings:read_embedded"},
     # Nobody is waited for: twice the others' steps, at once.
     ALONE: {
         **LORA,
@@ -87,6 +89,7 @@ RATES: Mapping[str, Sequence[float]] = {
     ADAPTERS: (0.001, 0.003, 0.01),
     HEAD: (0.003, 0.01, 0.03),
     ALONE: (0.001, 0.003),
+    ENCODER: (0.0001, 0.0003, 0.001),
 }
 """Learning rates that are tried. Arms that are not named take the adapters'."""
 

