@@ -133,6 +133,7 @@ def play(plan: Plan, root: Path) -> Played:
             played.wire.forget_after(_last_checkpoint(folder))
             try:
                 _serve(played, experiment, app, disk, nodes)
+                restore = None
             except Killed:
                 pass
             except KeyboardInterrupt:

@@ -37,6 +37,9 @@ Outcome = tuple[bytes | None, list[str], dict[str, bytes]]
 
 def command(method: str, output: Path, name: str) -> list[str]:
     settings = {**SETTINGS, "method": method, "output-dir": str(output), "run-name": name}
+    if method == "standalone":
+        # It trains every client in each round.
+        del settings["clients-per-round"]
     options = [f"--set={key}={value}" for key, value in settings.items()]
     experiment = Path(__file__).parents[2] / "simulations" / "quickstart.toml"
     return [sys.executable, "-m", "fedsuite", "run", str(experiment), *options]
