@@ -7,6 +7,7 @@ from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.core.keys import Unless, Value, With
 from fedsuite.core.logs import ServerLogger
 from fedsuite.core.rng import numpy_stream, stream_seed
+from fedsuite.core.rules import Rule
 from fedsuite.core.search import Between, OneOf
 from fedsuite.core.settings import Declared, given, key, part, state
 from fedsuite.core.vectors import Vector, norm, pack, packed_size, top_k, unpack
@@ -97,6 +98,7 @@ from fedsuite.rounds.round_settings import (
     server_rate_key,
     share_ratio_key,
 )
+from fedsuite.rounds.rules import alike
 from fedsuite.rounds.strategy import FederatedStrategy
 from fedsuite.rounds.updates import (
     client_updates,
@@ -193,6 +195,7 @@ __all__ = [
     "Rejection",
     "Release",
     "ReplyReader",
+    "Rule",
     "RunError",
     "ScoredModel",
     "ServerLogger",
@@ -202,6 +205,7 @@ __all__ = [
     "Vector",
     "WeightedMean",
     "With",
+    "alike",
     "apply_update",
     "by_client",
     "cast_like",

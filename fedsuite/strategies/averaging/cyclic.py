@@ -18,9 +18,7 @@ from typing import ClassVar
 
 from typing_extensions import override
 
-from fedsuite.core.rules import Rule
-from fedsuite.method import TRAIN, Release, Value, With, numpy_stream
-from fedsuite.rounds.rules import alike
+from fedsuite.method import TRAIN, Release, Rule, Value, With, alike, numpy_stream
 from fedsuite.strategies.averaging.fedavg import FedAvg
 
 

@@ -37,7 +37,6 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 from typing_extensions import override
 
-from fedsuite.core.rules import Rule
 from fedsuite.method import (
     ARRAYS,
     NO_REPLY,
@@ -49,9 +48,11 @@ from fedsuite.method import (
     OneOf,
     Release,
     ReplyReader,
+    Rule,
     Unless,
     Value,
     With,
+    alike,
     key,
     numpy_stream,
     state,
@@ -60,7 +61,6 @@ from fedsuite.rounds.changes import length, trained
 from fedsuite.rounds.kinds import Kind
 from fedsuite.rounds.late_replies import Held, as_change, held_of, moved, state_of
 from fedsuite.rounds.outstanding import Outstanding, Sent
-from fedsuite.rounds.rules import alike
 from fedsuite.strategies.averaging.fedavg import FedAvg
 
 

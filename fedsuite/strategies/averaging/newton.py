@@ -27,7 +27,6 @@ from typing import ClassVar
 import numpy as np
 from typing_extensions import override
 
-from fedsuite.core.rules import Rule
 from fedsuite.method import (
     CURVATURE,
     GRADIENT,
@@ -44,6 +43,7 @@ from fedsuite.method import (
     Expected,
     GatheredStrategy,
     Release,
+    Rule,
     Unless,
     Value,
     Vector,

@@ -41,7 +41,6 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from fedsuite.core.rules import Rule
 from fedsuite.data.public_batches import public_batch
 from fedsuite.messages.quantisation import LARGEST_BITS, DeltaLedger
 from fedsuite.method import (
@@ -55,6 +54,7 @@ from fedsuite.method import (
     ConfigError,
     ConfigValue,
     RecordSpec,
+    Rule,
     RunError,
     Unless,
     key,

@@ -31,13 +31,13 @@ from typing import ClassVar, Literal
 
 from typing_extensions import override
 
-from fedsuite.core.rules import Rule
 from fedsuite.method import (
     MEAN_OUTPUTS,
     TRAIN,
     Arrays,
     ClientNeeds,
     OneOf,
+    Rule,
     Unless,
     Value,
     With,

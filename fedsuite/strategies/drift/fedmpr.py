@@ -26,7 +26,6 @@ from typing import ClassVar, Literal
 
 from typing_extensions import override
 
-from fedsuite.core.rules import Rule
 from fedsuite.method import (
     TRAIN,
     Between,
@@ -34,10 +33,11 @@ from fedsuite.method import (
     ClientReply,
     OneOf,
     Release,
+    Rule,
     Summed,
+    alike,
     key,
 )
-from fedsuite.rounds.rules import alike
 from fedsuite.strategies.averaging.fedavg import FedAvg
 
 

@@ -17,10 +17,8 @@ from typing import ClassVar
 
 from typing_extensions import override
 
-from fedsuite.core.rules import Rule
-from fedsuite.method import ClientReply, OneOf, Release, Summed, key
+from fedsuite.method import ClientReply, OneOf, Release, Rule, Summed, alike, key
 from fedsuite.models.groups import ParameterGroups
-from fedsuite.rounds.rules import alike
 from fedsuite.strategies.personal.partial import PartialAverage
 
 

@@ -31,7 +31,6 @@ from typing import ClassVar
 import numpy as np
 from typing_extensions import override
 
-from fedsuite.core.rules import Rule
 from fedsuite.method import (
     EVALUATE,
     NO_COMMON_STEP,
@@ -50,6 +49,7 @@ from fedsuite.method import (
     FederatedStrategy,
     OneOf,
     Release,
+    Rule,
     Value,
     WeightedMean,
     With,

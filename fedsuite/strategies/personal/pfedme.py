@@ -21,12 +21,12 @@ from typing import ClassVar
 
 from typing_extensions import override
 
-from fedsuite.core.rules import Rule
 from fedsuite.method import (
     TRAIN,
     Arrays,
     Between,
     ClientNeeds,
+    Rule,
     ScoredModel,
     key,
     step_towards,

@@ -41,7 +41,6 @@ from typing import Any, ClassVar, Literal, TypeVar
 import numpy as np
 from typing_extensions import override
 
-from fedsuite.core.rules import Rule
 from fedsuite.method import (
     ARRAYS,
     NO_WHOLE_MODEL,
@@ -55,6 +54,7 @@ from fedsuite.method import (
     Exchange,
     OneOf,
     RecordSpec,
+    Rule,
     Unless,
     Value,
     Vector,
