@@ -151,6 +151,7 @@ class RunFolder:
         folder = cls(path)
         folder._lock = lock = _locked(path)
         try:
+            _flush_names(path)
             if callable(server_round):
                 server_round = server_round(folder)
             for leftover in path.rglob(TEMPORARY_PATTERN):
@@ -297,6 +298,15 @@ class RunFolder:
         """Return the JSON-lines files that are there."""
         paths = (layout.lines_path(self.path, name) for name in sorted(layout.TABLES))
         return [path for path in paths if path.exists()]
+
+
+def _flush_names(path: Path) -> None:
+    """Flush the names of a run's files: a killed process may not have, and some count."""
+    for place in (path, *(inner for inner in path.rglob("*") if inner.is_dir())):
+        try:
+            sync_folder(place)
+        except OSError as error:
+            raise write_error(place, error) from error
 
 
 def _locked(path: Path) -> BaseFileLock:
