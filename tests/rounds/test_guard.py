@@ -102,7 +102,7 @@ def test_control_changes_are_bounded_and_memory_is_restored() -> None:
 def test_lengths_of_a_round_that_did_not_count_are_forgotten() -> None:
     """A server that is killed between the two rounds knows them no more either."""
     guard = Guard()
-    passed(guard, [reply(k, w=(5.0, 0.0)) for k in range(4)])
+    passed(guard, [reply(k, w=(5.0, 0.0)) for k in range(5)])
     guard.begin()
     passed(guard, [reply(k) for k in range(4)])
     guard.counted()
