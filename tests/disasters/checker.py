@@ -96,12 +96,12 @@ def problems(played: Played) -> list[str]:
     if played.crash:
         return [f"crash: {played.crash.strip().splitlines()[-1]}"]
     known = list(STOPS)
-    if "second-server" in kinds:
+    if not all(second.late for second in played.second):
         known += _TOLD_OF_ANOTHER
     wrong = [f"left: {name}" for name in played.left]
-    # The first to lock the folder has it, and the other is refused.
-    if not any(map(_refused, played.stops)):
-        wrong += [f"second: {words}" for words in played.second if not _refused(words)]
+    # Who changes a file has locked the folder. Who comes before that may have it and leave.
+    late = [second.words for second in played.second if second.late]
+    wrong += [f"second: {words}" for words in late if not _refused(words)]
     flipped = {p.partition(" ")[0] for p, k in played.world.fired.items() if k == "flip"}
     if flipped & OF_TABLES:
         # No hash guards a table: what one says is checked, what it says wrongly is not.

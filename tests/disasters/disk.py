@@ -55,7 +55,8 @@ class Disk:
     def __init__(self, world: World, root: Path) -> None:
         self.world = world
         self.root = root
-        self.dead = False
+        self.dead = self.changes = False
+        """Whether the process is gone, and whether it has begun to change a file."""
         self._failing = 0
         self._unsure: dict[str, Callable[[], None]] = {}
         self._flushed: dict[str, int] = {}
@@ -64,7 +65,8 @@ class Disk:
 
     def revive(self) -> None:
         """Begin another process, on a disk that a person has made room on."""
-        self.dead, self._failing = False, 0
+        self.dead = self.changes = False
+        self._failing = 0
 
     def moment(self, what: str) -> None:
         """Pass a moment of the process that asks nothing of the disk."""
@@ -94,6 +96,9 @@ class Disk:
         """Ask one thing of the disk; return the death that comes while it is done."""
         if self.dead:
             raise Killed
+        # A folder is made, and flushed, before it is locked.
+        if operation in ("open", "replace", "unlink") and not self.world.in_second_server:
+            self.changes = True
         what = f"{operation}:{class_of(path)}"
         kind = self.world.process_fault(what)
         if kind in DEATHS:

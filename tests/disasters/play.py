@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from flwr.clientapp import ClientApp
 
@@ -42,6 +43,21 @@ _COMMON: Mapping[str, Value] = {
 _MOST_ATTEMPTS = 14
 
 
+class Second(NamedTuple):
+    """What became of a second server on the folder.
+
+    Parameters
+    ----------
+    words
+        What it ended with; empty of one that ran.
+    late
+        Whether the first server had begun to change the run's files before it came.
+    """
+
+    words: str
+    late: bool
+
+
 @dataclass
 class Played:
     """What a world left.
@@ -59,7 +75,7 @@ class Played:
     crash
         A traceback, or how the run got stuck; empty of a run that finished.
     second
-        What second servers on the folder ended with; empty of one that ran.
+        Second servers on the folder.
     ledgers
         Lines of the ledger of noise whenever a server had ended.
     left
@@ -73,7 +89,7 @@ class Played:
     wire: Wire
     stops: list[str] = field(default_factory=list)
     crash: str = ""
-    second: list[str] = field(default_factory=list)
+    second: list[Second] = field(default_factory=list)
     ledgers: list[list[str]] = field(default_factory=list)
     left: set[str] = field(default_factory=set)
     attempts: list[int] = field(default_factory=list)
@@ -179,13 +195,14 @@ def _serve(
         return WorldGrid(nodes, played.wire, disk, app, None if own else memory)
 
     def second() -> None:
+        words, late = "", disk.changes
         with _within_second(world):
             try:
                 again = experiment.replace(resume=(folder / "manifest.json").exists())
                 run_experiment(again, grid(), folder, write=lambda line: None)
-                played.second.append("")
             except FedsuiteError as error:
-                played.second.append(str(error))
+                words = str(error)
+        played.second.append(Second(words, late))
 
     world.second_server = second
     _STORE.target = store
