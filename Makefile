@@ -49,8 +49,9 @@ smoke: $(READY)  ## of those that do, one or two for each engine and door
 slow: $(READY)  ## the others; much of their time is waiting
 	$(PYTEST) -m "slow and not smoke and not nightly"
 
-nightly: $(READY)  ## whole runs of every method, and every key of each
+nightly: $(READY)  ## whole runs of every method, every key of each, ten times the examples
 	$(PYTEST) -m nightly
+	$(PYTEST) -m "hypothesis and not nightly" --hypothesis-profile nightly
 
 older: $(OLDER:%=older-%)  ## the tests that touch Flower on its older releases
 

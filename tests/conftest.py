@@ -1,15 +1,18 @@
 """Settings and fixtures shared by all tests."""
 
+import gc
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 import torch
 from hypothesis import settings
 
-# Machines that run CI stall now and then; no test is about speed.
-settings.register_profile("suite", deadline=None)
+# Machines that run CI stall now and then; no test is about speed. `make nightly` looks at
+# many more examples, by --hypothesis-profile.
+settings.register_profile("suite", deadline=None, max_examples=30)
+settings.register_profile("nightly", deadline=None, max_examples=300)
 settings.load_profile("suite")
 
 # A shell that runs the tests in the background hands down ignored signals; the programs
@@ -17,6 +20,21 @@ settings.load_profile("suite")
 if threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the garbage collector away from modules and tests, none of which ever goes.
+
+    Each of its full passes over so many objects takes as long as a small run.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

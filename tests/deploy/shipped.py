@@ -1,15 +1,18 @@
 """The files in deploy/, and checks of commands that stand in them."""
 
+import io
 import re
-import subprocess
+from contextlib import redirect_stdout
 from functools import cache
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+import pytest
 import yaml
 
 import fedsuite
-from fedsuite.engines.processes import executable
 
 DEPLOY = Path(fedsuite.__file__).parents[1] / "deploy"
 README = (DEPLOY / "README.md").read_text()
@@ -30,14 +33,19 @@ SITE = ["fedsuite", "deploy", "supernode"]
 @cache
 def flags_of(program: str) -> dict[str, bool]:
     """Return the flags of a program of Flower, and whether each takes a value."""
-    done = subprocess.run(
-        [executable(program), "--help"], capture_output=True, text=True, check=True
-    )
-    usage = " ".join(done.stdout.partition("options:")[0].split())
+    (command,) = entry_points(group="console_scripts", name=program)
+    printed = io.StringIO()
+    with (
+        patch("sys.argv", [program, "--help"]),
+        redirect_stdout(printed),
+        pytest.raises(SystemExit, match=r"^0$"),
+    ):
+        command.load()()
+    usage = " ".join(printed.getvalue().partition("options:")[0].split())
     taken = {
         flag: bool(value) for flag, value in re.findall(r"(--[a-z-]+)( [A-Z{])?", usage)
     }
-    assert "--insecure" in taken, done.stdout
+    assert "--insecure" in taken, usage
     return taken
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from flwr.app import Context, RecordDict
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsuite.core.errors import ConfigError
@@ -58,6 +58,11 @@ def own(method: str) -> dict[str, Any]:
     return {name: defaults.get(name, value) for name, value in USUAL.items()}
 
 
+KINDS = sorted(
+    {str((own(m), load_strategy(METHODS[m]).FIXED)): m for m in METHODS}.values()
+)
+"""Of the methods with the same defaults and fixed keys one."""
+
 SOME_WORK = st.fixed_dictionaries(
     {},
     optional={
@@ -76,8 +81,7 @@ SOME_RATE = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=300)
-@given(st.sampled_from(sorted(METHODS)), SOME_WORK)
+@given(st.sampled_from(KINDS), SOME_WORK)
 def test_local_work_is_the_experiments_or_the_methods_never_of_both(
     method: str, work: dict[str, Any]
 ) -> None:
@@ -90,8 +94,7 @@ def test_local_work_is_the_experiments_or_the_methods_never_of_both(
     assert [found[n] for n in OPTIMISER] == [own(method)[n] for n in OPTIMISER]
 
 
-@settings(max_examples=300)
-@given(st.sampled_from(sorted(METHODS)), SOME_RATE)
+@given(st.sampled_from(KINDS), SOME_RATE)
 def test_a_rate_and_an_optimiser_are_of_one_source(
     method: str, rate: dict[str, Any]
 ) -> None:

@@ -15,12 +15,14 @@ from fedsuite.core.errors import RunError
 from fedsuite.core.registry import METHODS
 from fedsuite.core.rng import numpy_stream
 from fedsuite.engines.api import run
+from fedsuite.experiment.experiment import Experiment
 from fedsuite.messages.records import ARRAYS, Reply, Request
 from fedsuite.models import build_model
 from fedsuite.models.arrays import model_arrays
 from fedsuite.strategies import load_strategy
 from fedsuite.training.base import FederatedClient
 from fedsuite.training.upload_noise import UploadNoise, privatise
+from tests.helpers import run_digits
 from tests.training.test_client import make, request, some_data
 
 NEXT_TO_NONE = 1e-300
@@ -186,7 +188,7 @@ NOISY = [
 
 @pytest.mark.parametrize("method", NOISY)
 def test_every_methods_uploads_pass_through(
-    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a clip of nearly nothing no model moves and no gradient gets out."""
     left: list[tuple[str, str]] = []
@@ -203,12 +205,12 @@ def test_every_methods_uploads_pass_through(
 
     monkeypatch.setattr(FederatedClient, "answer", watch)
     changes = {"upload-noise-multiplier": 1e-9, "upload-clip": 1e-5}
-    places = {"output-dir": str(tmp_path), "run-name": "run"}
     public = (
         {"public-size": 64} if load_strategy(METHODS[method]).takes("public_rows") else {}
     )
-    done = run({**DIGITS, **places, **public, "method": method, **changes})
-    assert done.manifest["status"] == "finished"
+    given = Experiment.from_values({**DIGITS, **public, "method": method, **changes})
+    trace = run_digits(given)
+    assert trace.error is None and len(trace.reports) == 1
     assert left == []
 
 

@@ -16,6 +16,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import fedsuite
@@ -46,7 +47,8 @@ TOUCHED = (
 """Classes whose private attributes are used, or whose methods are replaced or wrapped."""
 
 
-def names() -> list[str]:
+@cache
+def names() -> tuple[str, ...]:
     """Return the names, as ``module:name``."""
     found = set(TOUCHED)
     for path in Path(fedsuite.__file__).parent.rglob("*.py"):
@@ -55,7 +57,7 @@ def names() -> list[str]:
                 package = node.module.partition(".")[0]
                 if package in ("flwr", "ray") and node.module not in PUBLIC:
                     found |= {f"{node.module}:{alias.name}" for alias in node.names}
-    return sorted(found)
+    return tuple(sorted(found))
 
 
 def source(name: str) -> str:

@@ -7,6 +7,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,6 @@ import fedsuite
 from tests.workarounds import leaned_on
 
 HOME = Path(fedsuite.__file__).parent
-TREES = {path: ast.parse(path.read_text()) for path in sorted(HOME.rglob("*.py"))}
 PRIVATE = re.compile(r"_(?!_)\w+")
 WITHIN = re.compile(r"\b(flwr|ray|torch)(\.\w+)*\._(?!_)\w+")
 
@@ -51,7 +51,16 @@ def entry_of(node: ast.AST) -> Iterator[str]:
                 yield text
 
 
-OWN = {name for tree in TREES.values() for name in own_names(tree)}
+@cache
+def trees() -> dict[Path, ast.Module]:
+    """Return each file of the package, parsed."""
+    return {path: ast.parse(path.read_text()) for path in sorted(HOME.rglob("*.py"))}
+
+
+@cache
+def of_package() -> frozenset[str]:
+    """Return all that the package defines."""
+    return frozenset(name for tree in trees().values() for name in own_names(tree))
 
 
 def foreign_names(tree: ast.Module) -> Iterator[str]:
@@ -72,7 +81,7 @@ def foreign_names(tree: ast.Module) -> Iterator[str]:
                 pass  # such as os._exit, which is documented
             case ast.Attribute(value=owner, attr=name) if PRIVATE.fullmatch(name):
                 ours = ast.unparse(owner) in ("self", "cls", "super()")
-                if name not in (OWN | here if ours else here):
+                if name not in (of_package() | here if ours else here):
                     yield name
             case ast.Subscript() | ast.Call():
                 yield from (name for name in entry_of(node) if name not in here)
@@ -80,11 +89,17 @@ def foreign_names(tree: ast.Module) -> Iterator[str]:
                 yield from (found.group() for found in WITHIN.finditer(text))
 
 
+@cache
+def foreign() -> dict[Path, list[str]]:
+    """Return what :func:`foreign_names` says of each file of the package."""
+    return {path: sorted(foreign_names(tree)) for path, tree in trees().items()}
+
+
 def test_private_names_of_others_stand_in_workarounds() -> None:
     used = {
         str(path.relative_to(HOME)): names
-        for path, tree in TREES.items()
-        if path.parent.name != "workarounds" and (names := sorted(foreign_names(tree)))
+        for path, names in foreign().items()
+        if path.parent.name != "workarounds" and names
     }
     # Stands below the workarounds, which pack messages.
     assert used == {"messages/array_records.py": ["_data"]}
@@ -104,10 +119,10 @@ def test_each_private_attribute_stands_in_a_source_that_is_hashed() -> None:
     texts = "\n".join(map(leaned_on.source, leaned_on.names()))
     used = {
         name
-        for path, tree in TREES.items()
+        for path, names in foreign().items()
         if path.name != "torch_modules.py"
         and (path.parent.name == "workarounds" or path.name == "array_records.py")
-        for name in foreign_names(tree)
+        for name in names
     }
     assert {"_message_id", "_src_node_id", "_data"} <= used
     assert sorted(name for name in used - {"_private"} if name not in texts) == []
