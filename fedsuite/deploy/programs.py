@@ -356,10 +356,10 @@ class _Restarted(Programs):
                 name, code = program.name, program.process.wait()
                 how = signal.Signals(-code).name if code < 0 else f"code {code}"
                 words = f"{name} ended ({how}): {self._why()}"
-                if is_full(self.neutral):
+                if is_full(self.neutral.parent):
                     write(f"{words}; the disk of {self.neutral.parent} is full: free some")
                     self._restarts[name] = 0
-                    while is_full(self.neutral):
+                    while is_full(self.neutral.parent):
                         time.sleep(_LOOK_EVERY_S)
                 # A line breaks more often per year than there are restarts.
                 if time.monotonic() - program.started > _FORGIVEN_AFTER_S:

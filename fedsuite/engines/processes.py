@@ -197,10 +197,18 @@ class Programs:
         self._watchdog = Watchdog(self._id, folder)
 
     def start(self, name: str, command: Sequence[str]) -> Program:
-        """Start a command in the background."""
+        """Start a command in the background; :class:`RunError` if it cannot be."""
+        try:
+            return self._start(name, command)
+        except OSError as error:
+            raise RunError(f"{name} cannot be started: {error}") from error
+
+    def _start(self, name: str, command: Sequence[str]) -> Program:
         log = self._folder / f"{name}.log" if self._folder else None
         # A stop in between would leave the program behind.
         with stop_signals_wait(), log.open("wb") if log else nullcontext() as output:
+            # Who cleans temporary folders takes an empty one.
+            self.neutral.mkdir(mode=0o700, exist_ok=True)
             process = subprocess.Popen(
                 [executable(command[0]), *command[1:]],
                 cwd=self.neutral,

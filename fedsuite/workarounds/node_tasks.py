@@ -104,7 +104,16 @@ class NodeTask:
 
     def __init__(self, client: RuntimeHttpClient) -> None:
         self._client = client
-        self._heart = HeartbeatSender(make_task_heartbeat_fn_http(client))
+        beat = make_task_heartbeat_fn_http(client)
+
+        def lasting() -> bool:
+            try:
+                return beat()
+            except Exception:
+                # Flower's thread would end by any other answer, and the task with it.
+                return False
+
+        self._heart = HeartbeatSender(lasting)
         self._heart.start()
 
     def pull(self) -> None:

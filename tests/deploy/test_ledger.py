@@ -1,6 +1,8 @@
 """A site's ledger: its chain, a crash at any byte, and whoever changes a line."""
 
 import json
+import os
+import resource
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -104,6 +106,33 @@ def test_a_crash_at_any_byte_leaves_a_ledger_that_goes_on(path: Path) -> None:
         assert not chain.broken
         cut = [line["bytes"] for line in chain.lines if line["event"] == TORN]
         assert cut == ([torn] if torn else [])
+
+
+@pytest.mark.parametrize("how", ["half a line is written", "none is flushed"])
+def test_after_a_line_that_failed_the_chain_goes_on(
+    path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that an app may not make is noted by a thread, whose error ends no relay."""
+    before = path.read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def no_disk(_: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    with Ledger(path) as ledger:
+        with monkeypatch.context() as patch, pytest.raises(RunError, match="cannot write"):
+            if how == "none is flushed":
+                patch.setattr(os, "fsync", no_disk)
+            else:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 50, hard))
+            try:
+                ledger.write(REFUSED, run="1", rule="leave.records")
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert path.read_bytes() == before
+        ledger.write(SENT, run="1", reply="r")
+    chain = read_chain(path)
+    assert (chain.broken, chain.torn, len(chain.lines)) == (0, 0, 5)
 
 
 def test_lines_of_several_threads_make_one_chain(path: Path) -> None:

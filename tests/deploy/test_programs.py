@@ -87,6 +87,28 @@ def test_what_dies_before_it_is_ready_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("quick")
+def test_a_working_folder_that_somebody_has_cleaned_away_is_made_again(
+    tmp_path: Path,
+) -> None:
+    lines: list[str] = []
+    taken = "import os; os.rmdir(os.getcwd())"
+    with (
+        pytest.raises(RunError, match="6th time"),
+        programs._supervised(tmp_path, {}) as running,
+    ):
+        running.start("Short", [sys.executable, "-I", "-S", "-c", taken])
+        running.watch(lines.append)
+
+
+def test_what_cannot_be_started_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "empty").write_text("in the way")
+    running = programs._Restarted.__new__(programs._Restarted)
+    running.neutral, running._folder = tmp_path / "empty", None
+    with pytest.raises(RunError, match=r"Short cannot be started: .*File exists"):
+        running.start("Short", SHORT)
+
+
+@pytest.mark.usefixtures("quick")
 def test_stopping_is_no_failure_and_leaves_nothing(tmp_path: Path) -> None:
     with programs._supervised(tmp_path, {}) as running:
         program = running.start("Long", LONG)

@@ -2,6 +2,8 @@
 
 import http.client
 import socket
+import sys
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +21,7 @@ from fedsuite.deploy.relay import relay as relays
 from fedsuite.deploy.relay.judge import FAILED
 from fedsuite.deploy.relay.ledger import Ledger, read_chain
 from fedsuite.deploy.relay.policy import Apps, Leave, Limits, Policy, Shelter, default_text
+from fedsuite.workarounds import node_tasks
 from fedsuite.workarounds.identity import flower_identity
 from fedsuite.workarounds.node_tasks import UnreadableError
 
@@ -399,3 +402,56 @@ def test_apps_under_landlock_share_no_folder(node: NodeFolder) -> None:
     assert write == "/w"
     assert "{home}" not in " ".join(command)
     assert str(node.path) not in read.split(",")
+
+
+def test_a_process_whose_relay_died_while_it_loaded_ends_without_a_word() -> None:
+    line, relay = socket.socketpair()
+    relay.close()
+    with line:
+        assert not launcher._is_wanted(line)
+
+
+def test_a_supernode_that_answers_no_claim_ends_the_relay_in_one_line(
+    node: NodeFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken:
+        def claim(self) -> None:
+            raise ValueError("status 500\nfor url")
+
+    monkeypatch.setattr(relays, "Started", FakeStarted)
+    with Ledger(node.path / "ledger.jsonl") as ledger:
+        relay = relays.Relay(node, Policy(), ledger, Broken(), {})  # type: ignore[arg-type]
+        with pytest.raises(RunError, match="takes no claim: ValueError") as caught:
+            relay.serve()
+        relay.close()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_relay_ends_also_in_the_middle_of_a_look_at_its_app(tmp_path: Path) -> None:
+    """A signal may come while the lock is held by which Python waits for a process."""
+    words = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)"]
+    app = shelter.Started(words, {}, tmp_path)
+    with app.process._waitpid_lock:  # type: ignore[attr-defined]
+        ending = threading.Thread(target=app.end, daemon=True)
+        ending.start()
+        ending.join(60)
+        assert not ending.is_alive()
+    assert not app.is_alive()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_heart_goes_on_after_any_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    beats = threading.Semaphore(0)
+
+    def beat() -> bool:
+        beats.release()
+        raise ValueError("status 500")
+
+    monkeypatch.setattr(node_tasks, "make_task_heartbeat_fn_http", lambda _: beat)
+    task = node_tasks.NodeTask(None)  # type: ignore[arg-type]
+    try:
+        assert beats.acquire(timeout=60)
+        assert beats.acquire(timeout=60)
+        assert task._heart.is_running
+    finally:
+        task._heart.stop()

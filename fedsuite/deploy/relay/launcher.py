@@ -95,7 +95,9 @@ def forks(
             become_app(socket.socket(fileno=lines[0]), megabytes)
             return
         os.close(lines[0])
-        wishes.sendall(struct.pack("i", child))
+        # Who asked may have died; then nothing more comes in.
+        with suppress(BrokenPipeError):
+            wishes.sendall(struct.pack("i", child))
         with suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
@@ -122,8 +124,7 @@ def become_app(line: socket.socket, megabytes: int) -> None:
     if megabytes:
         most = megabytes * 2**20
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    line.sendall(b"r")
-    if not line.recv(1):
+    if not _is_wanted(line):
         return
     connect = socket.create_connection
 
@@ -141,6 +142,16 @@ def become_app(line: socket.socket, megabytes: int) -> None:
     from flwr.supernode.cli import flwr_clientapp
 
     flwr_clientapp()
+
+
+def _is_wanted(line: socket.socket) -> bool:
+    """Say that the process is ready, and wait for a letter; False once nobody is there."""
+    try:
+        line.sendall(b"r")
+        return bool(line.recv(1))
+    except ConnectionError:
+        # The relay died while this process loaded.
+        return False
 
 
 if __name__ == "__main__":

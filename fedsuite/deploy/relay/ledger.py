@@ -9,6 +9,7 @@ import json
 import os
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -131,7 +132,8 @@ class Ledger:
         try:
             if chain.torn:
                 os.truncate(path, path.stat().st_size - chain.torn)
-            self._file = path.open("ab")
+            # Without a buffer: what could not be written must not come later.
+            self._file = path.open("ab", buffering=0)
             sync_folder(path.parent)
         except OSError as error:
             self._lock.release()
@@ -148,11 +150,16 @@ class Ledger:
         line = {"time": now(), "event": event, **content, _BEFORE: self.head}
         line[HASH] = hash_of(line)
         text = json.dumps(line, sort_keys=True, separators=(",", ":"))
+        data, end = text.encode() + b"\n", self._file.tell()
         try:
-            self._file.write(text.encode() + b"\n")
-            self._file.flush()
+            while data:
+                data = data[self._file.write(data) :]
             os.fsync(self._file.fileno())
         except OSError as error:
+            # The next line would stand behind half of this one, or break the chain.
+            with suppress(OSError):
+                self._file.truncate(end)
+            self._file.seek(0, os.SEEK_END)
             raise write_error(self.path, error) from error
         self.head = str(line[HASH])
         self._count(line)

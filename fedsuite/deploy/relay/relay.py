@@ -15,7 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -110,7 +110,11 @@ class Relay:
     def serve(self) -> None:
         """Answer messages until the process is stopped."""
         while True:
-            task = self._tasks.claim() if self._is_open() else None
+            try:
+                task = self._tasks.claim() if self._is_open() else None
+            except Exception as error:
+                words = one_line(repr(error))
+                raise RunError(f"the SuperNode takes no claim: {words}") from error
             if task is None:
                 time.sleep(_LOOK_EVERY_S)
                 continue
@@ -341,24 +345,26 @@ def _number(value: float) -> float | str:
 
 def serve(folder: str, port: str) -> None:
     """Serve a node's SuperNode until a signal comes."""
+    ending = ExitStack()
+
+    def stop(*_: object) -> None:
+        # At once: the SuperNode may be gone, and a torn line of the ledger is found.
+        ending.close()
+        os._exit(0)
+
+    signal.signal(signal.SIGTERM, stop)
+    # Flower raises it once a SuperNode has given a task up.
+    signal.signal(signal.SIGINT, stop)
     logging.getLogger("flwr").setLevel(logging.WARNING)
     node = NodeFolder.load(Path(folder))
     policy = Policy.load(node.path / POLICY)
     with Ledger(node.path / LEDGER) as ledger:
         tasks = Tasks(f"127.0.0.1:{port}", node.path / SECRET)
+        # Also what the beginning of a relay leaves when a signal comes into it.
+        ending.callback(shutil.rmtree, node.path / APPS, ignore_errors=True)
         relay = Relay(node, policy, ledger, tasks, os.environ)
+        ending.callback(relay.close)
         shelter = policy.shelter.shelter
         print_line(f"relay of {node.name}: policy {policy.digest[:12]}, shelter {shelter}")
-
-        def stop(*_: object) -> None:
-            # At once: the SuperNode may be gone, and a torn line of the ledger is found.
-            relay.close()
-            os._exit(0)
-
-        signal.signal(signal.SIGTERM, stop)
-        # Flower raises it once a SuperNode has given a task up.
-        signal.signal(signal.SIGINT, stop)
-        try:
+        with ending:
             relay.serve()
-        finally:
-            relay.close()

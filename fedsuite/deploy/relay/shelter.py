@@ -125,7 +125,10 @@ class Started:
         # Without a shelter its children outlive it.
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, 9)
-        self.process.wait()
+        # Not by its wait(): the relay's end may come in the middle of one, under its lock.
+        with suppress(ChildProcessError):
+            os.waitpid(self.process.pid, 0)
+            self.process.returncode = -9
         shutil.rmtree(self._home, ignore_errors=True)
 
 
