@@ -2,8 +2,10 @@
 
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -98,7 +100,10 @@ def run(
             f"callbacks: with engine = {resolved['engine']!r} the rounds go on in another "
             "process: take the engine local, or leave them out"
         )
-    return _start(resolved, folder, room, callbacks)
+    start = _engine_of(resolved, folder, room, callbacks)
+    with _at_work(folder):
+        start()
+        return _finished(resolved, folder)
 
 
 def _kebab(values: Mapping[str, object]) -> dict[str, Value]:
@@ -187,7 +192,10 @@ def resume(
         )
     changes: dict[str, Value] = {} if engine is None else {"engine": engine}
     resumed = at_home(resumable(folder, changes, num_rounds, from_round))
-    return _start(resumed, folder, Room(num_supernodes, client_cpus, client_gpus))
+    start = _engine_of(resumed, folder, Room(num_supernodes, client_cpus, client_gpus))
+    with _at_work(folder):
+        start()
+        return _finished(resumed, folder)
 
 
 def federation_of(folder: Path) -> str:
@@ -286,12 +294,13 @@ def _free_name(output: Path, stem: str) -> str:
     return unique
 
 
-def _start(
+def _engine_of(
     experiment: "Experiment",
     folder: Path,
     room: Room,
     callbacks: Sequence["Callback"] = (),
-) -> "Run":
+) -> Callable[[], object]:
+    """Return what runs an experiment; ConfigError if the engine has no room for it."""
     num_clients = experiment.num_clients
     if not 0 <= room.num_supernodes <= num_clients:
         raise ConfigError(
@@ -299,18 +308,23 @@ def _start(
             f"{num_clients} clients"
         )
     room.check(str(experiment["engine"]), str(experiment["device"]))
+    if experiment["engine"] != "local":
+        return partial(_run_in_flower, experiment, folder, room)
+    from fedsuite.engines.local import run_local
+
+    nodes = room.num_supernodes
+    return partial(run_local, experiment, folder, num_supernodes=nodes, callbacks=callbacks)
+
+
+@contextmanager
+def _at_work(folder: Path) -> Iterator[None]:
+    """Show the progress of a run, and say where it stopped if Ctrl-C ends it."""
     from fedsuite.results.writer import RunFolder
 
     with outliving_terminal():
         try:
             with shown():
-                if experiment["engine"] == "local":
-                    from fedsuite.engines.local import run_local
-
-                    nodes = room.num_supernodes
-                    run_local(experiment, folder, num_supernodes=nodes, callbacks=callbacks)
-                else:
-                    _run_in_flower(experiment, folder, room)
+                yield
         except (KeyboardInterrupt, SystemExit) as error:
             # The run's other processes, if any, were killed.
             RunFolder.stop(folder)
@@ -318,9 +332,13 @@ def _start(
                 raise
             command = ["fedsuite", "resume", str(folder)]
             raise Stopped(where_it_stopped(folder, command)) from None
-        finished = load_run(folder)
-        write_report_if_wanted(experiment.values, [folder], folder)
-        return finished
+
+
+def _finished(experiment: "Experiment", folder: Path) -> "Run":
+    """Return a run that has ended, and write its report."""
+    run = load_run(folder)
+    write_report_if_wanted(experiment.values, [folder], folder)
+    return run
 
 
 def write_report_if_wanted(

@@ -31,7 +31,6 @@ from fedsuite.rounds.robust_rules import (
     weighted_median,
 )
 from fedsuite.rounds.round_settings import RoundSettings
-from fedsuite.rounds.simplex import capped_shares
 from fedsuite.rounds.updates import flatten, parameter_names, unflatten
 from fedsuite.rounds.validation import ClientReply
 
@@ -281,6 +280,35 @@ class RunningAverage:
         self._weights[client_id] = others * largest / (1.0 - largest)
         excess = self._heaviest.weight - self._weights[client_id]
         self._mean.take_back(self._heaviest.reply.arrays[ARRAYS], excess)
+
+
+def capped_shares(weights: Vector, largest: float | Vector) -> Vector:
+    """Return weights as shares of 1 of which none is above its ``largest``.
+
+    What is cut off goes to the others in proportion, so that the order stays. Where all
+    limits of weights above 0 come to less than 1, these get shares in proportion to their
+    limits.
+
+    Parameters
+    ----------
+    weights
+        At least one, >= 0, not all 0.
+    largest
+        Above 0: one limit for all, or one for each. 1 or more is no limit.
+    """
+    shares: Vector = weights / weights.sum()
+    limits = np.broadcast_to(np.asarray(largest, np.float64), shares.shape)
+    positive = shares > 0
+    whole = limits[positive].sum()
+    if whole <= 1:
+        return np.where(positive, limits / whole, 0.0)
+    fixed = np.zeros(len(shares), dtype=bool)
+    scaled = shares
+    while (over := (scaled > limits) & ~fixed).any():
+        fixed |= over
+        rest = 1.0 - limits[fixed].sum()
+        scaled = np.where(fixed, limits, shares * (rest / shares[~fixed].sum()))
+    return scaled
 
 
 def _median_like(arrays: Sequence[np.ndarray], weights: Vector) -> np.ndarray:

@@ -214,173 +214,7 @@ class RoundStrategy(MethodContract):
             self.virtual_clock,
         )
 
-    # ------------------------------------------------------------------- for methods to use
-
-    def members(self) -> Sequence[int]:
-        """Return all clients of the federation that train, ascending."""
-        return self._members.training
-
-    def exchange(self, exchange: Exchange) -> Iterator[ClientReply]:
-        """Make one more exchange inside the round; yield good replies in client order.
-
-        :meth:`train_exchange` and :meth:`aggregate` may call this method; all replies must
-        be taken before the next exchange. The round's report counts bad and missing replies
-        to it too. Fewer good replies than the quorum end the round, and the model stays as
-        it was.
-        """
-        if self._grid is None:
-            raise RuntimeError("exchange() is for use inside a round")
-        if self.privacy is not None:
-            raise RuntimeError("under noise at the server a round has one exchange")
-        exchange = self.layer.ask(repeating(self, exchange))
-        reader, messages = self._open(exchange, TRAIN)
-        report, good = self.reports[TRAIN], 0
-        seconds = self.exchange_timeout
-        seconds = self._start_timeout if seconds is None else seconds
-        replies = self._grid.send_and_receive(messages, timeout=seconds)
-        passed = self.passed(reader, replies, TRAIN)
-        for reply in passed if self.virtual_clock is None else self._timed(passed):
-            good += 1
-            yield reply
-        report.bytes_up += reader.bytes_up
-        tell_replies(exchange.message_type, good, len(exchange.client_ids))
-        self.judge_first(reader)
-        self.judge.check(good, report)
-
-    # ------------------------------------------------------------- for methods to override
-
-    def drawn(self, phase: str) -> list[int]:
-        """Return the clients that take part in a phase, of those that train, sorted."""
-        members = self.members()
-        if phase != TRAIN:
-            return self.at_random(phase, members, self.num_drawn(phase, len(members)))
-        if self.privacy is not None:
-            count = self.num_drawn(phase, len(members))
-            self.privacy.open_account(members, count, self.num_rounds)
-            return self.privacy.draw(members, self.server_round)
-        awake = self.recovery.awake(members, self.server_round)
-        count = self.num_drawn(phase, len(awake))
-        if self.virtual_clock is not None:
-            count = self.virtual_clock.to_ask(count)
-        return self.chosen(self.those_there(awake), count)
-
-    def those_there(self, client_ids: Sequence[int]) -> Sequence[int]:
-        """Return those of some clients that are there; with devices wait for a quorum."""
-        if self.virtual_clock is None:
-            return client_ids
-        return self.virtual_clock.wait_for(client_ids, self.quorum)
-
-    def chosen(self, client_ids: Sequence[int], count: int) -> list[int]:
-        """Return so many of the clients that may be asked to train, sorted.
-
-        By the key ``selection``; a method that draws otherwise overrides :meth:`drawn`.
-        """
-        if self.selector is None:
-            return self.at_random(TRAIN, client_ids, count)
-        num_clients = len(self.members())
-        return self.selector.draw(client_ids, count, self.server_round, num_clients)
-
-    def at_random(self, phase: str, client_ids: Sequence[int], count: int) -> list[int]:
-        """Return so many of some clients, drawn anew in each round of a phase, sorted."""
-        purpose = f"sample-{phase}"
-        return sample_clients(client_ids, count, self.seed, self.server_round, purpose)
-
-    def outgoing(self, phase: str, messages: Iterable[Message]) -> list[Message]:
-        """Return what is sent of a phase: what configure_* returned, in client order.
-
-        An overridden configure_* may leave messages out: their clients are not asked.
-        """
-        # A list: Flower's Grids may go through them twice.
-        sent, reader = list(messages), self.pending.get(phase)
-        if reader is None:
-            return sent
-        sent = reader.only(sent)
-        self.reports[phase].num_asked = len(reader.exchange.client_ids)
-        return sent
-
-    def converse(
-        self, grid: Grid, messages: Iterable[Message], timeout: float
-    ) -> Iterable[Message]:
-        """Send the messages to train; return the replies with which the round closes."""
-        return grid.send_and_receive(messages, timeout=timeout)
-
-    def delivered(
-        self, reader: ReplyReader, messages: Iterable[Message]
-    ) -> Iterator[ClientReply]:
-        """Return the replies that the round's aggregation is of, in client order."""
-        replies = self.passed(reader, messages, TRAIN)
-        return replies if self.virtual_clock is None else self._timed(replies)
-
-    def _timed(self, replies: Iterator[ClientReply]) -> Iterator[ClientReply]:
-        """Yield replies, and let the virtual time of their exchange pass."""
-        yield from replies
-        assert self.virtual_clock is not None
-        self.virtual_clock.end_exchange()
-
-    def num_asked(self, reader: ReplyReader) -> int:
-        """Return how many clients were asked for the replies that were delivered."""
-        return len(reader.exchange.client_ids)
-
-    # ------------------------------------------------------------------------- the stages
-
-    def counting(self, phase: str) -> tuple[Stage, ...]:
-        """Return what the replies that count go through: their rows, FedVARP, the layer.
-
-        Where replies are summed, one goes on in place of all.
-        """
-        stages: tuple[Stage, ...] = (self.metric_means[phase],)
-        if phase == TRAIN and self.privacy is None:
-            stages += () if self.selector is None else (self.selector,)
-            stages += (*self.secure_sums, *self.step_stages)
-            if type(self.layer) is not ExchangeLayer:
-                stages += (self.layer,)
-        return stages
-
-    def keepers(self) -> tuple[Stage, ...]:
-        """Return the stages that remember something from round to round."""
-        of_run = (self.recovery, self.judge, self.layer, *self._noise, *self.secure_sums)
-        coding = (stage for stage in self.compression if stage.name)
-        of_world = (self.virtual_clock, self.selector)
-        on = (stage for stage in of_world if stage is not None)
-        return (*self._undone_with_the_model(), *of_run, *coding, *on)
-
-    def _undone_with_the_model(self) -> tuple[Stage, ...]:
-        """Return the stages whose memory goes back with the model that comes back."""
-        return tuple(stage for stage in (*self.step_stages, self.guard) if stage.name)
-
-    def passed(
-        self, reader: ReplyReader, messages: Iterable[Message], phase: str
-    ) -> Iterator[ClientReply]:
-        """Return the good replies to an exchange, one at a time, as the stages let them.
-
-        A client may train when its reply is taken.
-        """
-        # The guard bounds a reply before anything counts it.
-        stages = (self.remarks, self.guard)
-        for stage in stages:
-            stage.open(reader.exchange)
-        clock, came = self.virtual_clock, reader.read(messages)
-        outcomes: Iterable[ClientReply | Unused | Missed] = came
-        if clock is not None and phase == TRAIN:
-            outcomes = clock.timed(reader, came)
-
-        def good(outcome: ClientReply | Unused | Missed) -> tuple[ClientReply, ...]:
-            if isinstance(outcome, Unused):
-                self.remarks.unused(outcome)
-                return ()
-            if isinstance(outcome, Missed):
-                self.remarks.reject(*outcome)
-                return ()
-            if outcome.stored_state:
-                self.client_versions[outcome.client_id] = reader.group_id
-            self.layer.accepted(reader.exchange, outcome)
-            for stage in self.compression:
-                stage.accepted(reader.exchange, outcome)
-            return (outcome,)
-
-        return flow(stages, chain.from_iterable(map(good, outcomes)))
-
-    # ------------------------------------------------------------------- Flower's contract
+    # ---------------------------------------------------------- a round, as Flower calls it
 
     @override
     def configure_train(
@@ -495,7 +329,7 @@ class RoundStrategy(MethodContract):
         else:
             tell_settings(self)
 
-    # -------------------------------------------------------------------------------- ask
+    # ---------------------------------------------------------------------------------- ask
 
     def _begin_round(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> None:
         if server_round != self.server_round:
@@ -520,11 +354,51 @@ class RoundStrategy(MethodContract):
                 self._infinite = InfiniteEntries(whole)
                 self._arrays = self._infinite.without(whole)
 
+    def members(self) -> Sequence[int]:
+        """Return all clients of the federation that train, ascending."""
+        return self._members.training
+
     def _no_model_for_new(self) -> str:
         """Return why a client that never trains has no model; empty if it has one."""
         if self.values().get("personal-atoms"):
             return "each client keeps atoms of its own"
         return self.no_model_for_new()
+
+    def drawn(self, phase: str) -> list[int]:
+        """Return the clients that take part in a phase, of those that train, sorted."""
+        members = self.members()
+        if phase != TRAIN:
+            return self.at_random(phase, members, self.num_drawn(phase, len(members)))
+        if self.privacy is not None:
+            count = self.num_drawn(phase, len(members))
+            self.privacy.open_account(members, count, self.num_rounds)
+            return self.privacy.draw(members, self.server_round)
+        awake = self.recovery.awake(members, self.server_round)
+        count = self.num_drawn(phase, len(awake))
+        if self.virtual_clock is not None:
+            count = self.virtual_clock.to_ask(count)
+        return self.chosen(self.those_there(awake), count)
+
+    def those_there(self, client_ids: Sequence[int]) -> Sequence[int]:
+        """Return those of some clients that are there; with devices wait for a quorum."""
+        if self.virtual_clock is None:
+            return client_ids
+        return self.virtual_clock.wait_for(client_ids, self.quorum)
+
+    def chosen(self, client_ids: Sequence[int], count: int) -> list[int]:
+        """Return so many of the clients that may be asked to train, sorted.
+
+        By the key ``selection``; a method that draws otherwise overrides :meth:`drawn`.
+        """
+        if self.selector is None:
+            return self.at_random(TRAIN, client_ids, count)
+        num_clients = len(self.members())
+        return self.selector.draw(client_ids, count, self.server_round, num_clients)
+
+    def at_random(self, phase: str, client_ids: Sequence[int], count: int) -> list[int]:
+        """Return so many of some clients, drawn anew in each round of a phase, sorted."""
+        purpose = f"sample-{phase}"
+        return sample_clients(client_ids, count, self.seed, self.server_round, purpose)
 
     def _configure(self, phase: str, config: ConfigRecord) -> list[Message]:
         report = self.reports[phase] = PhaseReport(phase, self._members.names)
@@ -609,25 +483,115 @@ class RoundStrategy(MethodContract):
         )
         return ReplyReader(exchange, members, self.wire, group_id, keys), messages
 
-    # ------------------------------------------------- collect and check, reduce, and step
+    def outgoing(self, phase: str, messages: Iterable[Message]) -> list[Message]:
+        """Return what is sent of a phase: what configure_* returned, in client order.
 
-    def _asks_nobody(self, reader: ReplyReader) -> bool:
-        """Return whether an overridden configure_train left out all messages of a round."""
-        nobody = reader.left_out and not reader.exchange.client_ids
-        return nobody and not self.reports[TRAIN].rows and self.privacy is None
+        An overridden configure_* may leave messages out: their clients are not asked.
+        """
+        # A list: Flower's Grids may go through them twice.
+        sent, reader = list(messages), self.pending.get(phase)
+        if reader is None:
+            return sent
+        sent = reader.only(sent)
+        self.reports[phase].num_asked = len(reader.exchange.client_ids)
+        return sent
 
-    def _reduced(self, report: PhaseReport) -> Arrays | None:
-        """Return the arrays that the method, or the noised mean, makes of the replies."""
+    def converse(
+        self, grid: Grid, messages: Iterable[Message], timeout: float
+    ) -> Iterable[Message]:
+        """Send the messages to train; return the replies with which the round closes."""
+        return grid.send_and_receive(messages, timeout=timeout)
+
+    def exchange(self, exchange: Exchange) -> Iterator[ClientReply]:
+        """Make one more exchange inside the round; yield good replies in client order.
+
+        :meth:`train_exchange` and :meth:`aggregate` may call this method; all replies must
+        be taken before the next exchange. The round's report counts bad and missing replies
+        to it too. Fewer good replies than the quorum end the round, and the model stays as
+        it was.
+        """
+        if self._grid is None:
+            raise RuntimeError("exchange() is for use inside a round")
         if self.privacy is not None:
-            rate = float(getattr(self, "server_learning_rate", 1.0))
-            return self.privacy.release(self._arrays, self.server_round, rate)
-        try:
-            self.judge.check(len(report.rows), report)
-            self.recovery.check(report)
-            return self.aggregate(self._arrays)
-        finally:
-            self.guard.tell_norms(report)
-            report.tell_clipped()
+            raise RuntimeError("under noise at the server a round has one exchange")
+        exchange = self.layer.ask(repeating(self, exchange))
+        reader, messages = self._open(exchange, TRAIN)
+        report, good = self.reports[TRAIN], 0
+        seconds = self.exchange_timeout
+        seconds = self._start_timeout if seconds is None else seconds
+        replies = self._grid.send_and_receive(messages, timeout=seconds)
+        passed = self.passed(reader, replies, TRAIN)
+        for reply in passed if self.virtual_clock is None else self._timed(passed):
+            good += 1
+            yield reply
+        report.bytes_up += reader.bytes_up
+        tell_replies(exchange.message_type, good, len(exchange.client_ids))
+        self.judge_first(reader)
+        self.judge.check(good, report)
+
+    # -------------------------------------------------------------------- collect and check
+
+    def delivered(
+        self, reader: ReplyReader, messages: Iterable[Message]
+    ) -> Iterator[ClientReply]:
+        """Return the replies that the round's aggregation is of, in client order."""
+        replies = self.passed(reader, messages, TRAIN)
+        return replies if self.virtual_clock is None else self._timed(replies)
+
+    def _timed(self, replies: Iterator[ClientReply]) -> Iterator[ClientReply]:
+        """Yield replies, and let the virtual time of their exchange pass."""
+        yield from replies
+        assert self.virtual_clock is not None
+        self.virtual_clock.end_exchange()
+
+    def num_asked(self, reader: ReplyReader) -> int:
+        """Return how many clients were asked for the replies that were delivered."""
+        return len(reader.exchange.client_ids)
+
+    def passed(
+        self, reader: ReplyReader, messages: Iterable[Message], phase: str
+    ) -> Iterator[ClientReply]:
+        """Return the good replies to an exchange, one at a time, as the stages let them.
+
+        A client may train when its reply is taken.
+        """
+        # The guard bounds a reply before anything counts it.
+        stages = (self.remarks, self.guard)
+        for stage in stages:
+            stage.open(reader.exchange)
+        clock, came = self.virtual_clock, reader.read(messages)
+        outcomes: Iterable[ClientReply | Unused | Missed] = came
+        if clock is not None and phase == TRAIN:
+            outcomes = clock.timed(reader, came)
+
+        def good(outcome: ClientReply | Unused | Missed) -> tuple[ClientReply, ...]:
+            if isinstance(outcome, Unused):
+                self.remarks.unused(outcome)
+                return ()
+            if isinstance(outcome, Missed):
+                self.remarks.reject(*outcome)
+                return ()
+            if outcome.stored_state:
+                self.client_versions[outcome.client_id] = reader.group_id
+            self.layer.accepted(reader.exchange, outcome)
+            for stage in self.compression:
+                stage.accepted(reader.exchange, outcome)
+            return (outcome,)
+
+        return flow(stages, chain.from_iterable(map(good, outcomes)))
+
+    def counting(self, phase: str) -> tuple[Stage, ...]:
+        """Return what the replies that count go through: their rows, FedVARP, the layer.
+
+        Where replies are summed, one goes on in place of all.
+        """
+        stages: tuple[Stage, ...] = (self.metric_means[phase],)
+        if phase == TRAIN and self.privacy is None:
+            stages += () if self.selector is None else (self.selector,)
+            stages += (*self.secure_sums, *self.step_stages)
+            if type(self.layer) is not ExchangeLayer:
+                stages += (self.layer,)
+        return stages
 
     def judge_first(self, reader: ReplyReader) -> None:
         """End the run if the first exchange of its kind shows that the run cannot work."""
@@ -643,6 +607,26 @@ class RoundStrategy(MethodContract):
                 "replies to messages that it did not make: call "
                 f"super().configure_{phase}, and change the messages that it returns"
             )
+
+    def _asks_nobody(self, reader: ReplyReader) -> bool:
+        """Return whether an overridden configure_train left out all messages of a round."""
+        nobody = reader.left_out and not reader.exchange.client_ids
+        return nobody and not self.reports[TRAIN].rows and self.privacy is None
+
+    # ---------------------------------------------------------------------- reduce and step
+
+    def _reduced(self, report: PhaseReport) -> Arrays | None:
+        """Return the arrays that the method, or the noised mean, makes of the replies."""
+        if self.privacy is not None:
+            rate = float(getattr(self, "server_learning_rate", 1.0))
+            return self.privacy.release(self._arrays, self.server_round, rate)
+        try:
+            self.judge.check(len(report.rows), report)
+            self.recovery.check(report)
+            return self.aggregate(self._arrays)
+        finally:
+            self.guard.tell_norms(report)
+            report.tell_clipped()
 
     def _stepped(self, new: Arrays | None, report: PhaseReport) -> Arrays | None:
         """Return the model after the server's step, None if it stays as it was."""
@@ -673,8 +657,6 @@ class RoundStrategy(MethodContract):
         self.counted(whole)
         return whole
 
-    # ------------------------------------------------------------------------------- tell
-
     def _old_model(self) -> ArrayRecord | None:
         """Return what a round without a step ends with: None keeps the model as it is."""
         if self.recovery.model is not None:
@@ -699,6 +681,8 @@ class RoundStrategy(MethodContract):
         self.restore_states(kept.states)
         self.round_metrics["went_back_to"] = float(kept.server_round)
 
+    # --------------------------------------------------------------------------------- tell
+
     def time_is_up(self) -> str:
         """Return why no virtual time is left for another round; empty if there is some."""
         clock, stop = self.virtual_clock, self.stop_at_seconds
@@ -708,7 +692,17 @@ class RoundStrategy(MethodContract):
             f"{clock.now:.0f} virtual seconds have passed, and stop-at-seconds = {stop:g}"
         )
 
-    # ------------------------------------------------------------------------- checkpoints
+    def keepers(self) -> tuple[Stage, ...]:
+        """Return the stages that remember something from round to round."""
+        of_run = (self.recovery, self.judge, self.layer, *self._noise, *self.secure_sums)
+        coding = (stage for stage in self.compression if stage.name)
+        of_world = (self.virtual_clock, self.selector)
+        on = (stage for stage in of_world if stage is not None)
+        return (*self._undone_with_the_model(), *of_run, *coding, *on)
+
+    def _undone_with_the_model(self) -> tuple[Stage, ...]:
+        """Return the stages whose memory goes back with the model that comes back."""
+        return tuple(stage for stage in (*self.step_stages, self.guard) if stage.name)
 
     def states(self) -> State:
         """Return what the method and all stages remember, by name."""

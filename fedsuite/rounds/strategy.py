@@ -7,9 +7,9 @@ The rounds are Flower's own loop, with callbacks, resume, and an orderly end.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from typing_extensions import override
@@ -107,7 +107,16 @@ class FederatedStrategy(RoundStrategy):
                 state.server_round = server_round
                 buffers = names_of_buffers(self.buffers or (), state.arrays)
                 with log_scope(round=server_round), buffers_declared(buffers):
-                    report = _run_round(state, timeout, configs, evaluate_fn)
+                    began_round = _now()
+                    replies = _asked(state, TRAIN, configs[TRAIN], timeout)
+                    # On the local engine each client trains now.
+                    arrays, metrics = self.aggregate_train(server_round, replies)
+                    _note_training(state, arrays, metrics)
+                    trained = _now()
+                    replies = _asked(state, EVALUATE, configs[EVALUATE], timeout)
+                    metrics = self.aggregate_evaluate(server_round, replies)
+                    _note_evaluation(state, metrics, evaluate_fn)
+                    report = _report(state, began_round, trained)
                     state.stop_reason = _spent(state)
                     if should_stop is not None and should_stop(server_round, state.result):
                         state.stop_reason = state.stop_reason or "should_stop is true"
@@ -134,52 +143,71 @@ def _spent(state: RunState) -> str | None:
     return privacy.exhausted(server_round + 1) or None
 
 
-def _run_round(
-    state: RunState, timeout: float, configs: Configs, evaluate_fn: EvaluateFn | None
-) -> RoundReport:
-    """Train, evaluate, and return the round's report."""
-    strategy, grid, result = state.strategy, state.grid, state.result
-    server_round = state.server_round
-    wall, cpu = time.monotonic(), time.process_time()
-    tell("")
-    tell("[ROUND %d/%d]", server_round, state.num_rounds)
-    asked = strategy.configure_train(server_round, state.arrays, configs[TRAIN], grid)
-    replies = strategy.converse(grid, strategy.outgoing(TRAIN, asked), timeout)
-    arrays, metrics = strategy.aggregate_train(server_round, replies)
+def _now() -> tuple[float, float]:
+    """Return the time, and that of the processor, in seconds."""
+    return time.monotonic(), time.process_time()
+
+
+def _asked(
+    state: RunState, phase: str, config: ConfigRecord, timeout: float
+) -> Iterable[Message]:
+    """Ask the clients of a phase, and return the replies as they come."""
+    strategy, grid, server_round = state.strategy, state.grid, state.server_round
+    if phase == TRAIN:
+        tell("")
+        tell("[ROUND %d/%d]", server_round, state.num_rounds)
+        asked = strategy.configure_train(server_round, state.arrays, config, grid)
+        return strategy.converse(grid, strategy.outgoing(phase, asked), timeout)
+    asked = strategy.configure_evaluate(server_round, state.arrays, config, grid)
+    return grid.send_and_receive(strategy.outgoing(phase, asked), timeout=timeout)
+
+
+def _note_training(
+    state: RunState, arrays: ArrayRecord | None, metrics: MetricRecord | None
+) -> None:
+    """Keep what the clients' training has made of the model, and the server's time."""
+    strategy = state.strategy
     if arrays is not None:
-        state.arrays = result.arrays = arrays
+        state.arrays = state.result.arrays = arrays
     if metrics is not None:
         tell("\t└──> Aggregated MetricRecord: %s", metrics)
-        result.train_metrics_clientapp[server_round] = metrics
+        state.result.train_metrics_clientapp[state.server_round] = metrics
     strategy.finish_round()
     if (clock := strategy.virtual_clock) is not None:
         clock.end_round()
         strategy.round_metrics["virtual_seconds"] = clock.now
-    trained_wall, trained_cpu = time.monotonic(), time.process_time()
-    config = configs[EVALUATE]
-    asked = strategy.configure_evaluate(server_round, state.arrays, config, grid)
-    outgoing = strategy.outgoing(EVALUATE, asked)
-    replies = grid.send_and_receive(outgoing, timeout=timeout)
-    metrics = strategy.aggregate_evaluate(server_round, replies)
+
+
+def _note_evaluation(
+    state: RunState, metrics: MetricRecord | None, evaluate_fn: EvaluateFn | None
+) -> None:
+    """Keep what the clients' evaluation says, and evaluate at the server."""
     if metrics is not None:
         tell("\t└──> Aggregated MetricRecord: %s", metrics)
-        result.evaluate_metrics_clientapp[server_round] = metrics
+        state.result.evaluate_metrics_clientapp[state.server_round] = metrics
     if evaluate_fn:
         tell("Global evaluation")
         tell("\t└──> MetricRecord: %s", _evaluate_on_server(state, evaluate_fn))
-    end_wall, end_cpu = time.monotonic(), time.process_time()
+
+
+def _report(
+    state: RunState, began: tuple[float, float], trained: tuple[float, float]
+) -> RoundReport:
+    """Return the report of a round that has ended now."""
+    strategy, server_round = state.strategy, state.server_round
+    wall, cpu = _now()
     return RoundReport(
         server_round=server_round,
         num_rounds=state.num_rounds,
         train=strategy.reports.get(TRAIN),
         evaluate=strategy.reports.get(EVALUATE),
         new=strategy.reports.get(NEW),
-        server_metrics=dict(result.evaluate_metrics_serverapp.get(server_round, {})),
+        server_metrics=dict(state.result.evaluate_metrics_serverapp.get(server_round, {})),
         method_metrics=dict(strategy.round_metrics),
-        seconds=end_wall - wall,
-        cpu_seconds=trained_cpu - cpu,
-        seconds_evaluate=end_wall - trained_wall,
-        evaluation_cpu_seconds=end_cpu - trained_cpu,
+        seconds=wall - began[0],
+        cpu_seconds=trained[1] - began[1],
+        seconds_evaluate=wall - trained[0],
+        evaluation_cpu_seconds=cpu - trained[1],
     )
 
 

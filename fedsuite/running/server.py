@@ -165,100 +165,82 @@ def run_experiment(
     callbacks
         Callbacks of the caller's own.
     """
+    import torch
+
     configure_logs()
     if experiment.group(DataSettings).only_statistics:
         raise ConfigError(
             "key only-statistics = true trains nothing: use `fedsuite deploy statistics`, "
             "or leave it out"
         )
-    with log_scope(run=folder.name):
-        return _run_experiment(experiment, grid, folder, flwr_run_id, write, callbacks)
-
-
-def _run_experiment(
-    experiment: Experiment,
-    grid: Grid,
-    folder: Path,
-    flwr_run_id: int | None,
-    write: Callable[[str], None],
-    callbacks: Sequence[Callback],
-) -> FinishedRun:
-    import torch
-
     run = experiment.group(RunSettings)
-    torch.set_num_threads(run.threads)
-    goes_on = run.resume or _is_retry(folder, flwr_run_id)
-    data = federated_data(experiment)
-    if run.client_settings:
-        names = dict(enumerate(data.client_names))
-        settings_of_clients(run.client_settings, names, experiment.num_clients)
-    model = network_model(experiment, data)
-    parts = server_parts(experiment, data, model)
-    strategy = build_strategy(experiment, parts)
-    if isinstance(data, SiteFederation):
-        data.told_scaling = lambda: strategy.directory.column_means.scaling
-    initial = initial_arrays(experiment, model, parts)
-    at_home = arrays_at_home(model)
-    start = _start(experiment, folder if goes_on else None, initial, at_home)
-    if start.fingerprint:
-        write(start.story(experiment))
-    facts = run_facts(experiment, model, parts.networks)
-    checkpoint: Checkpoint | None = None
-    # All that may be refused is known: from here on the folder changes.
-    if goes_on:
-        run_folder, checkpoint = _reopened(experiment, folder, data, initial)
-        last = checkpoint.server_round if checkpoint else 0
-        write(f"resuming {folder} after round {last}")
-    else:
-        known = {INITIAL_MODEL: start.fingerprint} if start.fingerprint else {}
-        run_folder = _new_folder(folder, experiment, data, {**facts, **known}, flwr_run_id)
-    write(starting_line(experiment, facts))
-    try:
+    with log_scope(run=folder.name):
+        torch.set_num_threads(run.threads)
+        goes_on = run.resume or _is_retry(folder, flwr_run_id)
+        data = federated_data(experiment)
+        if run.client_settings:
+            names = dict(enumerate(data.client_names))
+            settings_of_clients(run.client_settings, names, experiment.num_clients)
+        model = network_model(experiment, data)
+        parts = server_parts(experiment, data, model)
+        strategy = build_strategy(experiment, parts)
+        if isinstance(data, SiteFederation):
+            data.told_scaling = lambda: strategy.directory.column_means.scaling
+        initial = initial_arrays(experiment, model, parts)
+        at_home = arrays_at_home(model)
+        start = _start(experiment, folder if goes_on else None, initial, at_home)
+        if start.fingerprint:
+            write(start.story(experiment))
+        facts = run_facts(experiment, model, parts.networks)
+        checkpoint: Checkpoint | None = None
+        # All that may be refused is known: from here on the folder changes.
         if goes_on:
-            # The run may have another number of rounds now, or lie elsewhere.
-            resumed = experiment.replace(resume=False)
-            run_folder.write_bytes(EXPERIMENT, resumed.to_toml().encode())
-        # Clients of an earlier attempt, or of another run of this name, may be at work
-        # still; not those of this process.
-        if goes_on or flwr_run_id is not None:
-            strategy.attempt = run_folder.attempt
-        if strategy.privacy is not None:
-            strategy.privacy.ledger = ReleaseLedger(folder / LEDGER)
-        with tracking(run.tracker_names, run_folder, experiment.values) as trackers:
-            final = FinalModel(run_folder, at_home)
-            others = build_callbacks(
-                experiment,
-                data,
-                run_folder,
-                checkpoint,
-                write,
-                [*trackers, *callbacks],
-                at_home,
-            )
-            with _naming_checkpoint(checkpoint, strategy):
-                result = strategy.start(
-                    with_liars(experiment, grid),
-                    to_record(start.arrays),
-                    num_rounds=run.num_rounds,
-                    timeout=run.round_timeout,
-                    callbacks=[final, *others],
-                    resume=checkpoint,
+            run_folder, checkpoint = _reopened(experiment, folder, data, initial)
+            last = checkpoint.server_round if checkpoint else 0
+            write(f"resuming {folder} after round {last}")
+        else:
+            known = {INITIAL_MODEL: start.fingerprint} if start.fingerprint else {}
+            facts_known = {**facts, **known}
+            run_folder = _new_folder(folder, experiment, data, facts_known, flwr_run_id)
+        write(starting_line(experiment, facts))
+        with _noting_failure(run_folder):
+            if goes_on:
+                # The run may have another number of rounds now, or lie elsewhere.
+                resumed = experiment.replace(resume=False)
+                run_folder.write_bytes(EXPERIMENT, resumed.to_toml().encode())
+            # Clients of an earlier attempt, or of another run of this name, may be at work
+            # still; not those of this process.
+            if goes_on or flwr_run_id is not None:
+                strategy.attempt = run_folder.attempt
+            if strategy.privacy is not None:
+                strategy.privacy.ledger = ReleaseLedger(folder / LEDGER)
+            with tracking(run.tracker_names, run_folder, experiment.values) as trackers:
+                final = FinalModel(run_folder, at_home)
+                own = [*trackers, *callbacks]
+                others = build_callbacks(
+                    experiment, data, run_folder, checkpoint, write, own, at_home
                 )
-            # Nothing is left to do but where it could not be written.
-            final.write(result.arrays)
-            with harmless("summary", write):
-                write_summary(run_folder)
-            # The folder is whole, and the trackers hear of a failed run.
-            if reason := untrained(folder):
-                raise RunError(reason)
-            run_folder.finish("finished")
-    except BaseException as error:
-        _note_failure(run_folder, error)
-        raise
-    with harmless("tables", write):
-        tell_summary(folder, write)
-    write(f"{RUN_FOLDER}{folder}")
-    return FinishedRun(folder, result)
+                with _naming_checkpoint(checkpoint, strategy):
+                    result = strategy.start(
+                        with_liars(experiment, grid),
+                        to_record(start.arrays),
+                        num_rounds=run.num_rounds,
+                        timeout=run.round_timeout,
+                        callbacks=[final, *others],
+                        resume=checkpoint,
+                    )
+                # Nothing is left to do but where it could not be written.
+                final.write(result.arrays)
+                with harmless("summary", write):
+                    write_summary(run_folder)
+                # The folder is whole, and the trackers hear of a failed run.
+                if reason := untrained(folder):
+                    raise RunError(reason)
+                run_folder.finish("finished")
+        with harmless("tables", write):
+            tell_summary(folder, write)
+        write(f"{RUN_FOLDER}{folder}")
+        return FinishedRun(folder, result)
 
 
 def _own_ranks(experiment: Experiment, names: Sequence[str]) -> dict[int, int]:
@@ -479,11 +461,8 @@ def _new_folder(
     if federation := os.environ.get(FEDERATION_VARIABLE):
         manifest[FEDERATION] = federation
     run_folder = RunFolder.create(folder, experiment.values, manifest)
-    try:
+    with _noting_failure(run_folder):
         _write_what_is_known(run_folder, experiment, data)
-    except BaseException as error:
-        _note_failure(run_folder, error)
-        raise
     return run_folder
 
 
@@ -502,13 +481,19 @@ def _write_what_is_known(
     run_folder.write_tables(PARTITION, counts, {"shift": shifts} if shifts else {})
 
 
-def _note_failure(folder: RunFolder, error: BaseException) -> None:
-    """Record the failure in the manifest; a full disk must not hide the cause."""
-    if folder.finished:
-        return
-    stopped = isinstance(error, KeyboardInterrupt | SystemExit)
-    reason = str(error) or type(error).__name__
+@contextmanager
+def _noting_failure(folder: RunFolder) -> Iterator[None]:
+    """Record a failure in the manifest; a full disk must not hide the cause."""
     try:
-        folder.finish("stopped" if stopped else "failed", None if stopped else reason)
-    except RunError as second:
-        error.add_note(str(second))
+        yield
+    except BaseException as error:
+        if not folder.finished:
+            stopped = isinstance(error, KeyboardInterrupt | SystemExit)
+            reason = str(error) or type(error).__name__
+            try:
+                folder.finish(
+                    "stopped" if stopped else "failed", None if stopped else reason
+                )
+            except RunError as second:
+                error.add_note(str(second))
+        raise

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedsuite.deploy.relay.outgoing import bounded, clip, keep_largest, norm_of
+from fedsuite.core.vectors import norm
+from fedsuite.deploy.relay.outgoing import bounded, clip, keep_largest
 from fedsuite.deploy.relay.policy import Change
 
 PLACE = ("arrays", "weight")
@@ -26,7 +27,7 @@ def test_a_change_of_length_five_is_scaled_to_the_bound() -> None:
     ("bound", "length"), [(4.95, 4.95), (5.0, 5.0), (5.05, 5.0), (0, 5.0)]
 )
 def test_a_bound_binds_above_it_alone(bound: float, length: float) -> None:
-    assert norm_of(clip([np.array([3.0, 4.0])], bound)) == pytest.approx(length)
+    assert norm(*clip([np.array([3.0, 4.0])], bound)) == pytest.approx(length)
 
 
 def test_the_largest_third_of_six_is_two_of_them() -> None:
@@ -49,8 +50,8 @@ def test_a_share_keeps_as_many_and_none_smaller_than_one_left_out(
 @given(CHANGES, st.floats(0.01, 1e4))
 def test_no_change_is_longer_than_its_bound(change: list[np.ndarray], bound: float) -> None:
     clipped = clip(change, bound)
-    assert norm_of(clipped) <= bound * (1 + 1e-9)
-    if norm_of(change) <= bound:
+    assert norm(*clipped) <= bound * (1 + 1e-9)
+    if norm(*change) <= bound:
         assert all((a == b).all() for a, b in zip(clipped, change, strict=True))
 
 

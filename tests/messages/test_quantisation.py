@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsuite.messages.quantisation import DeltaLedger, delta_code_bits, quantise
+from fedsuite.messages.quantisation import quantise
+from fedsuite.strategies.distillation.cfd import DeltaLedger, delta_code_bits
 
 ROW = np.array([[0.574097, 0.348207, 0.077696]])
 WEIGHTS = st.lists(st.floats(0, 1), min_size=3, max_size=3).filter(lambda w: sum(w) > 1e-6)

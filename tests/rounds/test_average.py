@@ -16,11 +16,10 @@ from fedsuite.messages.records import (
     ARRAYS,
     Arrays,
 )
-from fedsuite.rounds.average import Counted
+from fedsuite.rounds.average import Counted, capped_shares
 from fedsuite.rounds.quorum import QuorumMissed
 from fedsuite.rounds.robust_rules import liars_of
 from fedsuite.rounds.round_settings import AVERAGE_KEYS
-from fedsuite.rounds.simplex import capped_shares
 from fedsuite.rounds.validation import ClientReply
 from fedsuite.strategies import load_strategy
 from fedsuite.strategies.averaging.fedavg import FedAvg

@@ -15,6 +15,7 @@ from fedsuite.messages.records import (
     CONTROL_CHANGE,
     EVALUATE,
 )
+from fedsuite.rounds.average import capped_shares
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.guard import (
     BELIEVED,
@@ -25,7 +26,6 @@ from fedsuite.rounds.guard import (
     Limit,
     Remembered,
 )
-from fedsuite.rounds.simplex import capped_shares
 from fedsuite.rounds.validation import BadReply, ClientReply, Expected, check_reply, spec_of
 from fedsuite.strategies.averaging.fedavg import FedAvg
 from tests.helpers import TamperingGrid, matrix_app, run

@@ -1,12 +1,14 @@
 """What a site's policy does to arrays on their way out: clip, add noise, send a share."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsuite.core.vectors import norm
 from fedsuite.deploy.relay.policy import Change
 
 Array = NDArray[Any]
@@ -48,7 +50,7 @@ def clip(change: Sequence[NDArray[np.float64]], bound: float) -> list[NDArray[np
     list of ndarray
         The change times min(1, bound / length).
     """
-    length = norm_of(change)
+    length = norm(*change)
     factor = bound / length if 0 < bound < length else 1.0
     return [part * factor for part in change]
 
@@ -81,11 +83,6 @@ def keep_largest(
     return result
 
 
-def norm_of(change: Iterable[NDArray[np.float64]]) -> float:
-    """Return the L2 length of arrays taken as one vector."""
-    return float(np.sqrt(sum(float(np.sum(part * part)) for part in change)))
-
-
 def bounded(
     values: Mapping[Place, Array],
     asked: Mapping[Place, Array],
@@ -108,14 +105,15 @@ def bounded(
     places = [p for p in values if p in asked and values[p].dtype.kind == "f"]
     if not (rule.clip_norm or rule.largest_share < 1):
         # One array after the other: a model's doubles would fill the memory.
-        norm = norm_of(values[p].astype(np.float64) - asked[p] for p in places)
-        return Bounded(dict(values), norm, norm)
+        lengths = (norm(values[p].astype(np.float64) - asked[p]) for p in places)
+        whole = math.hypot(*lengths)
+        return Bounded(dict(values), whole, whole)
     before = [asked[place].astype(np.float64) for place in places]
     change = [
         values[place].astype(np.float64) - old
         for place, old in zip(places, before, strict=True)
     ]
-    norm = norm_of(change)
+    made = norm(*change)
     change = keep_largest(clip(change, rule.clip_norm), rule.largest_share)
     if rule.noise_multiplier:
         scale = rule.noise_multiplier * rule.clip_norm
@@ -125,4 +123,4 @@ def bounded(
         left[place] = np.asarray(old + part).astype(values[place].dtype)
     if rule.noise_multiplier:
         left |= {p: asked[p] for p in values if p in asked and p not in places}
-    return Bounded(left, norm, norm_of(change))
+    return Bounded(left, made, norm(*change))

@@ -15,6 +15,7 @@ from fedsuite.callbacks.recorder import Recorder
 from fedsuite.core.errors import described, one_line
 from fedsuite.core.keys import Value
 from fedsuite.core.metrics import is_fraction, range_of
+from fedsuite.core.vectors import norm
 from fedsuite.engines.apps.grid import Sent
 from fedsuite.engines.apps.nodes import Federation
 from fedsuite.messages.records import EVALUATE, TRAIN
@@ -127,9 +128,9 @@ class AppRecorder:
         _add_accuracy(row, sent.category)
         row["seconds"] = seconds
         if sent.category == TRAIN:
-            norm = _update_norm(sent.message.content, reply.content)
-            if norm is not None:
-                row["update_norm"] = norm
+            length = _update_norm(sent.message.content, reply.content)
+            if length is not None:
+                row["update_norm"] = length
         phase.rows.append(row)
 
     def _end_round(self) -> None:
@@ -196,14 +197,14 @@ def _update_norm(sent: RecordDict, received: RecordDict) -> float | None:
     before, after = (_first_arrays(content) for content in (sent, received))
     if before is None or after is None or len(before) != len(after):
         return None
-    total = 0.0
     with suppress(ValueError, TypeError):
-        for old, new in zip(before.values(), after.values(), strict=True):
-            if old.shape != new.shape:
-                return None
-            change = np.subtract(new.numpy(), old.numpy(), dtype=np.float64)
-            total += float(np.vdot(change, change))
-        return math.sqrt(total) if math.isfinite(total) else None
+        pairs = [
+            (o.numpy(), n.numpy())
+            for o, n in zip(before.values(), after.values(), strict=True)
+        ]
+        if all(old.shape == new.shape for old, new in pairs):
+            length = norm(*(np.subtract(new, old, dtype=np.float64) for old, new in pairs))
+            return length if math.isfinite(length) else None
     return None
 
 

@@ -59,18 +59,3 @@ READINGS: Mapping[str, Callable[[Tensor, Sequence[str]], Columns]] = {
     "survival": survival_predictions,
 }
 """What a task makes of outputs ``[rows, ...]`` and the names of the classes."""
-
-
-def read_outputs(task: str, outputs: Tensor, classes: Sequence[str]) -> Columns:
-    """Return what is predicted.
-
-    Parameters
-    ----------
-    task
-        What the run was for.
-    outputs
-        The network's outputs for all rows.
-    classes
-        Names of the classes, in the order of the outputs.
-    """
-    return READINGS[task](outputs, classes)

@@ -12,7 +12,7 @@ from fedsuite.core.errors import RunError, one_line
 from fedsuite.core.files import atomic_write, write_error
 from fedsuite.engines.trained.inputs import ROW_NAME, model_inputs
 from fedsuite.engines.trained.network import model_of
-from fedsuite.engines.trained.outputs import Columns, read_outputs
+from fedsuite.engines.trained.outputs import READINGS, Columns
 from fedsuite.models.evaluation_mode import EVALUATION_BATCH
 from fedsuite.results.model_facts import ModelFacts
 from fedsuite.results.reader import Client, Run
@@ -26,7 +26,7 @@ def predict(run: Run, data: Any, client: Client | None = None) -> Columns:
     model = model_of(run, client)
     with torch.no_grad():
         parts = [model(part) for part in torch.split(inputs, EVALUATION_BATCH)]
-    predicted = read_outputs(facts.task, torch.cat(parts), facts.classes)
+    predicted = READINGS[facts.task](torch.cat(parts), facts.classes)
     return {ROW_NAME: np.array(names, dtype=object), **predicted} if names else predicted
 
 

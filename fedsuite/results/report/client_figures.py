@@ -19,31 +19,27 @@ from fedsuite.results.report.figures import (
     shared_columns,
 )
 from fedsuite.results.report.thinning import thinning_note
-from fedsuite.results.report.values import label, number, rounded
+from fedsuite.results.report.values import label, rounded
 
 NEAR: Mapping[str, Any] = {"hovermode": "closest"}
 
 MOST_BARS = 240
 """Most bars in one figure, so that each is wide enough to be seen."""
 
-MOST_MARKS = 6000
-"""Most marks of clients in one figure."""
-
 _VALUE = "%{y:.4~g}<extra>%{fullData.name}</extra>"
 
 
 class Served(NamedTuple):
-    """A client of a run: its name, its score as shown, and training rows if known."""
+    """A client of a run: its name, and its score as shown."""
 
     name: str
     score: float
-    rows: float | None
 
 
 def client_figures(
     groups: Sequence[Group], rows: Mapping[int, ClientRows], score: Score
 ) -> list[Figure]:
-    """Return clients sorted by score, and score by rows.
+    """Return clients sorted by score.
 
     Parameters
     ----------
@@ -55,10 +51,7 @@ def client_figures(
         What is drawn.
     """
     bars: Data = []
-    sizes: Data = []
-    most = max(MOST_MARKS // max(len(groups), 1), 60)
     each = 1
-    left_out = False
     for index, group in enumerate(groups):
         by_run = [_served(run, rows[id(run)], len(group.runs)) for run in group.runs]
         by_run = [served for served in by_run if served]
@@ -67,11 +60,8 @@ def client_figures(
         trace, shared = _bars(group, by_run, score, index, len(groups))
         each = max(each, shared)
         bars.append(trace)
-        served = sorted((one for run in by_run for one in run), key=lambda one: one.score)
-        drawn = _evenly(served, most)
-        left_out |= len(drawn) < len(served)
-        if known := [one for one in drawn if one.rows is not None]:
-            sizes.append(_sizes(group, known, index))
+    if not bars:
+        return []
     seeds = max((len(group.runs) for group in groups), default=0)
     notes = ["The last evaluation of each client."]
     if seeds > 1:
@@ -80,13 +70,8 @@ def client_figures(
         notes.append(f"A bar is the mean of up to {each} neighbours.")
     if earlier := sum(rows[id(run)].num_earlier() for g in groups for run in g.runs):
         notes.append(f"That of {earlier:,} is from an earlier round than the others'.")
-    some = "Of many clients some are drawn, evenly from the worst to the best."
-    axis = _axis(score)
-    from_zero = {**axis, **NEAR, "xaxis": {"rangemode": "tozero"}}
     order = "from the worst to the best"
-    against = f"{score.heading} against training rows"
-    sampled = some if left_out else ""
-    figures = [
+    return [
         Figure(
             section="clients",
             title=f"Clients, {order}",
@@ -94,19 +79,9 @@ def client_figures(
             x=f"clients, {order}",
             y=score.label,
             note=" ".join(notes),
-            layout={**axis, **NEAR},
-        ),
-        Figure(
-            section="clients",
-            title=against,
-            data=sizes,
-            x="training rows",
-            y=score.label,
-            note=sampled,
-            layout=from_zero,
-        ),
+            layout={**_axis(score), **NEAR},
+        )
     ]
-    return [figure for figure in figures if figure.data]
 
 
 def _axis(score: Score) -> dict[str, Any]:
@@ -121,23 +96,10 @@ def _axis(score: Score) -> dict[str, Any]:
 def _served(run: Run, rows: ClientRows, num_runs: int) -> list[Served]:
     """Return a run's clients, the worst served first."""
     seed = f", seed {run.experiment.get('seed')}" if num_runs > 1 else ""
-    trained = rows.last.get("train", {})
     clients = [
-        Served(
-            label(f"{client}{seed}"),
-            score,
-            number(trained.get(client, {}).get("num_examples")),
-        )
-        for client, score in rows.scores().items()
+        Served(label(f"{client}{seed}"), score) for client, score in rows.scores().items()
     ]
     return sorted(clients, key=lambda one: (rows.score.gain(one.score), one.name))
-
-
-def _evenly(served: Sequence[Served], most: int) -> list[Served]:
-    """Return at most so many of sorted clients, the first and the last among them."""
-    if len(served) <= most:
-        return list(served)
-    return [served[i] for i in np.linspace(0, len(served) - 1, most).astype(int)]
 
 
 def _bars(
@@ -164,19 +126,6 @@ def _bars(
         trace["hovertext"] = [f"client {served.name}" for served in by_run[0]]
         trace["hovertemplate"] = f"%{{hovertext}}: {_VALUE}"
     return trace, each
-
-
-def _sizes(group: Group, served: Sequence[Served], index: int) -> dict[str, Any]:
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": label(group.label),
-        "x": [one.rows for one in served],
-        "y": [rounded(one.score) for one in served],
-        "text": [one.name for one in served],
-        "marker": {"color": colour(index), "size": 7, "opacity": 0.7},
-        "hovertemplate": f"client %{{text}}: %{{x}} rows, {_VALUE}",
-    }
 
 
 def spread_figure(rows: ClientRows) -> list[Figure]:

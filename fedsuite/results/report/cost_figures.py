@@ -1,4 +1,4 @@
-"""Figures of what rounds cost, and of replies that were not used."""
+"""Figures of what rounds cost."""
 
 from collections.abc import Sequence
 
@@ -8,9 +8,8 @@ from fedsuite.core.errors import RunError
 from fedsuite.core.tasks import Score
 from fedsuite.results.cost_curves import cost_curve
 from fedsuite.results.groups import Group
-from fedsuite.results.panels import by_seed, pooled_curve
 from fedsuite.results.report.figures import Data, Figure, line
-from fedsuite.results.report.thinning import drawn_positions, most_points, thinning_note
+from fedsuite.results.report.thinning import drawn_positions, most_points
 from fedsuite.results.report.values import label, rounded, words
 
 _NOTE = {
@@ -59,24 +58,3 @@ def cost_figures(groups: Sequence[Group], score: Score) -> list[Figure]:
         for unit, traces in data.items()
         if traces
     ]
-
-
-def unused_figure(groups: Sequence[Group]) -> list[Figure]:
-    """Return refused replies against rounds, means over seeds; nothing where none were."""
-    column = "replies_rejected"
-    most = most_points(len(groups))
-    data: Data = []
-    longest = 0
-    for index, group in enumerate(groups):
-        curves = [{column: pooled_curve(run, column)} for run in group.runs]
-        rounds, values = by_seed(curves, column)
-        if rounds:
-            longest = max(longest, len(rounds))
-            mean = values.mean(axis=0)
-            data.append(line(label(group.label), rounds, mean, index, most))
-    if not any(any(trace["y"]) for trace in data):
-        return []
-    title = "Replies that were not used, by round"
-    layout = {"yaxis": {"title": {"text": "replies"}, "rangemode": "tozero"}}
-    note = thinning_note(longest, most)
-    return [Figure("replies", title, data, "round", "replies", note, layout)]

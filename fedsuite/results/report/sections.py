@@ -18,7 +18,7 @@ from fedsuite.results.reader import Client, Run
 from fedsuite.results.report import figures, run_tables
 from fedsuite.results.report.client_figures import client_figures, spread_figure
 from fedsuite.results.report.clients import ClientRows, client_rows
-from fedsuite.results.report.cost_figures import cost_figures, unused_figure
+from fedsuite.results.report.cost_figures import cost_figures
 from fedsuite.results.report.figures import Figure
 from fedsuite.results.report.forest import forest_figure
 from fedsuite.results.report.values import (
@@ -157,7 +157,6 @@ def page(runs: Sequence[Run], comparison: Comparison | None = None) -> Page:
     curves = [figure for figure in own if figure.section == "curves"]
     others = [figure for figure in own if figure.section != "curves"]
     all_figures = [*curves, *figures.curve_figures(groups), *others]
-    all_figures += unused_figure(groups)
     if comparison:
         sections["compare"].folded += key_table(comparison)
         sections["compare"].notes += [f"Warning: {line}" for line in comparison.warnings]

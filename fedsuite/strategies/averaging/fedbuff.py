@@ -59,9 +59,15 @@ from fedsuite.method import (
 )
 from fedsuite.rounds.changes import length, trained
 from fedsuite.rounds.kinds import Kind
-from fedsuite.rounds.late_replies import Held, as_change, held_of, moved, state_of
 from fedsuite.rounds.outstanding import Outstanding, Sent
 from fedsuite.strategies.averaging.fedavg import FedAvg
+from fedsuite.strategies.averaging.late_replies import (
+    Held,
+    as_change,
+    held_of,
+    moved,
+    state_of,
+)
 
 
 def discount(staleness: int, power: float) -> float:

@@ -27,7 +27,7 @@ an exchange is a mini-batch, as in FedAL's comparison, clients weigh alike, and 
 is float32. Quantised rows travel as float32 too: bytes in reports are not the paper's.
 ``coded_bits_up`` tells the paper's per round: what an ideal coder needs for each client's
 codes, given its last code of the same row
-(:class:`fedsuite.messages.quantisation.DeltaLedger`). A real coder needs a little more, and
+(:class:`DeltaLedger`). A real coder needs a little more, and
 the table of frequencies. The papers leave the server's network open: here the clients'
 largest, from the initial parameters that they share. It stays on the CPU. Its steps are
 work that other methods do not have. A client alone in an exchange still learns from the
@@ -42,7 +42,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from fedsuite.data.public_batches import public_batch
-from fedsuite.messages.quantisation import LARGEST_BITS, DeltaLedger
+from fedsuite.messages.quantisation import LARGEST_BITS
 from fedsuite.method import (
     LOGITS,
     PROBABILITIES,
@@ -80,7 +80,101 @@ if TYPE_CHECKING:
 Target = Literal["logit-mean", "prob-mean"]
 Emit = Literal["after", "before"]
 
+_UNTOLD = -1.0
+"""Stands for a code not sent yet."""
+
 _CODES = "codes/"
+
+
+def delta_code_bits(codes: NDArray[Any], previous: NDArray[Any] | None = None) -> float:
+    """Return the bits of an ideal coder of a round's codes, given the last round's codes.
+
+    The number is rows * H(code | last code of the row), with the frequencies found; in a
+    first round, rows * H(code).
+
+    Parameters
+    ----------
+    codes, previous
+        Rows of :func:`quantise`, ``[rows, classes]``, of the same samples.
+
+    Raises
+    ------
+    ValueError
+        If the numbers of rows differ.
+    """
+    if previous is None:
+        return _entropy_bits(codes)
+    if len(codes) != len(previous):
+        raise ValueError(
+            f"codes of {len(codes)} samples, and of {len(previous)} before: expected the "
+            "same samples"
+        )
+    return _entropy_bits(np.hstack([previous, codes])) - _entropy_bits(previous)
+
+
+def _entropy_bits(rows: NDArray[Any]) -> float:
+    """Return the number of rows times the entropy of the rows' distribution."""
+    if not len(rows):
+        return 0.0
+    _, counts = np.unique(rows, axis=0, return_counts=True)
+    return float((counts * np.log2(len(rows) / counts)).sum())
+
+
+class DeltaLedger:
+    """Ledger of an ideal coder's bits for the clients' codes, given each row's last code.
+
+    A client's codes of a round are coded together, with the frequencies found. Rows with an
+    earlier code cost H(code | last code). The other rows cost H(code).
+
+    Parameters
+    ----------
+    num_rows
+        Number of public rows.
+    """
+
+    def __init__(self, num_rows: int) -> None:
+        self._num_rows = num_rows
+        self._last: dict[int, NDArray[np.float32]] = {}
+        self._uploads: dict[int, list[tuple[NDArray[Any], NDArray[Any]]]] = {}
+
+    def begin_round(self) -> None:
+        """Count from 0 again; the last codes stay known."""
+        self._uploads = {}
+
+    def add(self, client_id: int, rows: NDArray[Any], codes: NDArray[Any]) -> None:
+        """Add a client's codes of some public rows, each row at most once.
+
+        Parameters
+        ----------
+        client_id
+            Client that sends the codes.
+        rows
+            Numbers of the rows.
+        codes
+            Codes of :func:`quantise`, ``[rows, classes]``.
+        """
+        fresh = np.full((self._num_rows, codes.shape[1]), _UNTOLD, np.float32)
+        last = self._last.setdefault(client_id, fresh)
+        self._uploads.setdefault(client_id, []).append((last[rows], codes))
+        last[rows] = codes
+
+    def bits(self) -> float:
+        """Return the bits of all clients in the round so far."""
+        total = 0.0
+        for uploads in self._uploads.values():
+            before, codes = (np.concatenate(parts) for parts in zip(*uploads, strict=True))
+            known = before[:, 0] != _UNTOLD
+            total += delta_code_bits(codes[known], before[known])
+            total += delta_code_bits(codes[~known])
+        return total
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return the last codes of each client."""
+        return {str(client_id): codes for client_id, codes in self._last.items()}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Restore the last codes of each client."""
+        self._last = {int(name): codes.copy() for name, codes in state.items()}
 
 
 class CFD(PublicExchange):

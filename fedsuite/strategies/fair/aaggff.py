@@ -46,7 +46,7 @@ from fedsuite.method import (
     share_ratio_key,
     state,
 )
-from fedsuite.rounds.simplex import minimize_on_simplex
+from fedsuite.strategies.fair.simplex import minimize_on_simplex
 
 Setting = Literal["cross-device", "cross-silo"]
 

@@ -36,7 +36,23 @@ from fedsuite.method import (
     share_ratio_key,
     state,
 )
-from fedsuite.rounds.simplex import project_to_simplex
+
+
+def project_to_simplex(vector: Vector) -> Vector:
+    """Return the nearest point with entries >= 0 that sum to 1.
+
+    Parameters
+    ----------
+    vector
+        ``[n]``, finite, n >= 1.
+    """
+    # Adding a number to all entries changes nothing; this keeps huge ones exact.
+    shifted = vector - vector.max()
+    falling = np.sort(shifted)[::-1]
+    thresholds = (np.cumsum(falling) - 1.0) / np.arange(1, len(falling) + 1)
+    support = int(np.count_nonzero(falling > thresholds))
+    projected: Vector = np.maximum(shifted - thresholds[support - 1], 0.0)
+    return projected
 
 
 def ascend(weights: Vector, losses: Vector, step: float) -> Vector:

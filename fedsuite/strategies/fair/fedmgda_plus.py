@@ -34,7 +34,7 @@ from fedsuite.method import (
     norm,
     take_step,
 )
-from fedsuite.rounds.simplex import minimize_on_simplex
+from fedsuite.strategies.fair.simplex import minimize_on_simplex
 
 
 def gram_matrix(directions: Vector) -> Vector:

@@ -55,7 +55,6 @@ from fedsuite.method import (
     state,
     weighted_mean,
 )
-from fedsuite.rounds.simplex import least_form_on_simplex
 from fedsuite.strategies.personal.fedper import FedPer
 
 logger = ServerLogger(__name__)
@@ -69,6 +68,43 @@ LARGEST_VARIANCE = 1e90
 """Above any variance of float32 features; its products stay in float64's range."""
 
 SMALLEST_WEIGHT = 1e-3
+
+
+def least_form_on_simplex(matrix: Vector) -> Vector:
+    """Return the p of least p' A p on the simplex.
+
+    With A = L' L it is the b >= 0 of least ||L b||^2 + (sum(b) - 1)^2, divided by its sum:
+    a problem that scipy's ``nnls`` solves in finitely many steps. The unknowns are scaled
+    to a unit diagonal first, so that one huge entry does not hide the others.
+
+    Parameters
+    ----------
+    matrix
+        A, ``[n, n]``, symmetric and finite; positive semi-definite but for rounding, so
+        that negative eigenvalues are taken as 0. Any scale.
+
+    Returns
+    -------
+    array
+        ``[n]``, of sum 1 to rounding. Where several are least, one of them.
+
+    Raises
+    ------
+    RuntimeError
+        If the solver does not come to an end.
+    """
+    from scipy.optimize import nnls
+
+    count = len(matrix)
+    roots = np.sqrt(np.maximum(np.diag(matrix), 0.0))
+    scale = 1.0 / np.where(roots > 0, roots, 1.0)
+    values, vectors = np.linalg.eigh(matrix * scale * scale[:, np.newaxis])
+    rows = np.sqrt(np.maximum(values, 0.0))[:, np.newaxis] * vectors.T
+    sums = scale / scale.max()
+    target = np.append(np.zeros(count), 1.0)
+    solution, _ = nnls(np.vstack([rows, sums]), target, maxiter=100 * count)
+    point: Vector = solution * sums
+    return point / float(point.sum())
 
 
 def collaboration_matrix(means: Vector, variances: Vector, client: int) -> Vector:

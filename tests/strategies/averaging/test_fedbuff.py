@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 import fedsuite
 from fedsuite.core.errors import ConfigError
 from fedsuite.rounds import outstanding
-from fedsuite.rounds.late_replies import change_of, moved
 from fedsuite.strategies.averaging import fedbuff
 from fedsuite.strategies.averaging.fedbuff import FedBuff, discount
+from fedsuite.strategies.averaging.late_replies import change_of, moved
 from tests.faults.runs import EXPERIMENTS
 from tests.helpers import TamperingGrid, final_bits, matrix_app, play, run
 

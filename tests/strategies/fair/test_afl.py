@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsuite.rounds.simplex import project_to_simplex
-from fedsuite.strategies.fair.afl import AFL, ascend
+from fedsuite.strategies.fair.afl import AFL, ascend, project_to_simplex
 from tests.helpers import TamperingGrid, bits, run
 from tests.strategies.fair.fair_rounds import (
     MODELS,

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedsuite.rounds.simplex import least_form_on_simplex, minimize_on_simplex
+from fedsuite.strategies.fair.simplex import minimize_on_simplex
+from fedsuite.strategies.personal.fedpac import least_form_on_simplex
 
 
 @pytest.mark.parametrize(
