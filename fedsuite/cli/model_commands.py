@@ -50,7 +50,7 @@ def export(
     ] = "torch",
     client: ClientOption = None,
 ) -> None:
-    """Write the model of a run to a file that needs no fedsuite."""
+    """Write the model of a run to a file that needs no fedsuite, with a card beside it."""
     from fedsuite.engines.trained.export import export as write
     from fedsuite.results.reader import load_run
 

@@ -2,7 +2,7 @@
 
 Each file holds ``model.json`` too (columns, classes, scaling), for the network takes inputs
 that are scaled already: of ``torch.export`` as an extra file, of ONNX and safetensors under
-that name in the metadata. The axis of rows is free.
+that name in the metadata. The axis of rows is free. A card for people lies beside it.
 """
 
 import io
@@ -23,6 +23,7 @@ from fedsuite.core.files import atomic_write, safetensors_bytes
 from fedsuite.engines.trained.network import model_of
 from fedsuite.models.arrays import model_arrays
 from fedsuite.results.layout import MODEL_FACTS
+from fedsuite.results.model_card import card
 from fedsuite.results.model_facts import ModelFacts
 from fedsuite.results.reader import Client, Run
 
@@ -53,6 +54,7 @@ def export(run: Run, file: Path, kind: str, client: Client | None = None) -> Pat
             program = _exported(model, facts)
             data = _pt2(program, facts) if kind == "torch" else _onnx(program, facts)
     atomic_write(file, data)
+    atomic_write(file.with_name(f"{file.stem}-card.md"), card(run).encode())
     return file
 
 

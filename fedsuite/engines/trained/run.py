@@ -80,12 +80,12 @@ class Run(reader.Run):
     def export(
         self, file: str | Path, format: str = "torch", client: Client | None = None
     ) -> Path:
-        """Write the model to a file that needs no fedsuite.
+        """Write the model to a file that needs no fedsuite, and its card beside it.
 
         Parameters
         ----------
         file
-            File to write.
+            File to write; the card of ``model.pt2`` is ``model-card.md``.
         format
             ``torch`` (``torch.export``), ``onnx`` or ``safetensors`` (arrays alone).
         client

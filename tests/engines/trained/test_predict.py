@@ -228,11 +228,15 @@ def test_the_command_writes_what_is_asked(hospitals, tmp_path):
     assert told["csv"] == list(hospitals.predict(table(3, 0))["prediction"])
 
 
-def test_the_folder_says_what_the_model_takes(hospitals, digits):
+def test_the_folder_says_what_the_model_takes(hospitals, digits, tmp_path):
     written = json.loads((hospitals.path / "model.json").read_text())
     assert written["columns"] == sorted(NAMES)
     assert written["classes"] == ["0", "1"]
     assert (digits.facts.max_value, digits.facts.input_shape) == (16, (1, 8, 8))
+    hospitals.export(tmp_path / "model.safetensors", "safetensors")
+    card = (tmp_path / "model-card.md").read_text()
+    for words in ("age, height, pulse, weight", "hospital-a", "fedavg", "test-fraction"):
+        assert words in card
 
 
 def test_damaged_facts_are_one_line(hospitals, tmp_path):
