@@ -507,8 +507,8 @@ def _note_failure(folder: RunFolder, error: BaseException) -> None:
     if folder.finished:
         return
     stopped = isinstance(error, KeyboardInterrupt | SystemExit)
-    reason = str(error) or type(error).__name__
+    reason = None if stopped else described(error)
     try:
-        folder.finish("stopped" if stopped else "failed", None if stopped else reason)
+        folder.finish("stopped" if stopped else "failed", reason)
     except RunError as second:
         error.add_note(str(second))
