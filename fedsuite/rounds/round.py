@@ -238,6 +238,8 @@ class RoundStrategy(MethodContract):
         self._begin_round(server_round, travelling, grid)
         self.reports = {}
         self.round_metrics = {}
+        # Before all exchanges of the round: a secure sum has one after that to train.
+        self.start_versions = dict(self.client_versions)
         self.guard.begin()
         if self.fraction(TRAIN) == 0.0:
             return []
@@ -468,8 +470,6 @@ class RoundStrategy(MethodContract):
         self.reports[phase].bytes_down += sent.bytes_down()
         members = gathered(sent, self._members, self._grid)
         whole = sent.shared.get(ARRAYS) is self._arrays
-        if phase == TRAIN:
-            self.start_versions = dict(self.client_versions)
         keys = self.record_keys()
         messages = build_messages(
             sent if self._infinite is None else with_infinite(sent, self._infinite),

@@ -68,11 +68,15 @@ from fedsuite.rounds.validation import SUM, ClientReply, RecordSpec
 
 logger = ServerLogger(__name__)
 
+_PER_ATTEMPT = 1_000_000
+"""Sessions of one attempt at most; its number is a clock's in milliseconds."""
+
 
 class Round(Protocol):
     """What a round gives the stage."""
 
     server_round: int
+    attempt: int
     round_metrics: dict[str, float]
 
     def exchange(self, exchange: Exchange) -> Iterable[ClientReply]:
@@ -197,8 +201,11 @@ class SecureSums(Stage):
             )
 
     def _new_terms(self) -> Terms:
-        # A clock, so that the number also rises from one run to the next.
-        self._session = max(time.time_ns(), self._session + 1)
+        # Clients refuse a session that is not above the last one. An attempt's number is
+        # above those before it, also where the wall clock has gone back; the clock makes it
+        # rise from one run to the next where servers have no number.
+        first = self._round.attempt * _PER_ATTEMPT or time.time_ns()
+        self._session = max(first, self._session + 1)
         keys, count = self._keys, len(self._asked)
         chosen = keys.reconstruction_threshold
         # A threshold that somebody chose is one of all clients.

@@ -489,11 +489,9 @@ def _noting_failure(folder: RunFolder) -> Iterator[None]:
     except BaseException as error:
         if not folder.finished:
             stopped = isinstance(error, KeyboardInterrupt | SystemExit)
-            reason = str(error) or type(error).__name__
+            reason = None if stopped else described(error)
             try:
-                folder.finish(
-                    "stopped" if stopped else "failed", None if stopped else reason
-                )
+                folder.finish("stopped" if stopped else "failed", reason)
             except RunError as second:
                 error.add_note(str(second))
         raise

@@ -3,7 +3,7 @@
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,14 @@ from numpy.typing import NDArray
 
 from fedsuite.core.errors import FedsuiteError
 from fedsuite.core.files import safetensors_arrays
+from fedsuite.messages.records import ARRAYS, TRAIN
 from fedsuite.messages.versions import exchange_of
 from fedsuite.results.writer import CHECKPOINTS
 from fedsuite.rounds.checkpoint import Checkpoint, list_checkpoints
 from fedsuite.training.store import FileStore
+from tests.disasters.network import round_of
 from tests.disasters.play import Played
-from tests.disasters.world import NUM_CLIENTS, NUM_ROUNDS, TIMEOUT_S
+from tests.disasters.world import NUM_CLIENTS, NUM_ROUNDS, STAGES, TIMEOUT_S
 
 Arrays = Mapping[str, NDArray[Any]]
 Row = dict[str, Any]
@@ -41,8 +43,14 @@ _TOLD_OF_ANOTHER = (
 )
 """What a server is told whose folder another one has."""
 
+_OF_A_LIAR = ("the lists are not", "stands there twice", "keys were changed")
+"""What clients answer to a server that tells them another story of a sum."""
+
 UNREADABLE = (FedsuiteError, OSError, ValueError, LookupError, TypeError)
 """What reading a run's folder may raise that is damaged."""
+
+FEWEST = 3
+"""Clients below which a sum tells one of them what another sent."""
 
 BY_BITS = ("feddc", "ifca", "fedeba-plus")
 _MEASURED = ("num-examples", "num-steps", "loss", "accuracy")
@@ -57,10 +65,10 @@ def rows_of(folder: Path, name: str) -> list[Row]:
     return [json.loads(line) for line in lines]
 
 
-def is_close(arrays: Arrays, wanted: Arrays) -> bool:
+def is_close(arrays: Arrays, wanted: Arrays, atol: float = 1e-6) -> bool:
     """Return whether arrays are what an independent sum gives."""
     return all(
-        np.allclose(arrays[n], wanted[n], rtol=5e-6, atol=1e-6, equal_nan=True)
+        np.allclose(arrays[n], wanted[n], rtol=5e-6, atol=atol, equal_nan=True)
         for n in wanted
     )
 
@@ -116,7 +124,8 @@ def problems(played: Played) -> list[str]:
     if not flipped:
         stops = [s for s in played.stops if not any(words in s for words in known)]
         wrong += [f"stop: {stop}" for stop in stops]
-    wrong += [f"stop: more than a line: {s!r}" for s in played.stops if "\n" in s]
+    lines = [*played.stops, *played.failures]
+    wrong += [f"stop: more than a line: {s!r}" for s in lines if "\n" in s]
     try:
         return [*wrong, *_Checker(played).problems()]
     except UNREADABLE as error:
@@ -145,6 +154,9 @@ class _Checker:
         paths = list_checkpoints(self.folder / CHECKPOINTS)
         self.last = Checkpoint.load(paths[-1]) if paths else None
         self.quorum = int(self.plan.keys.get("quorum", 1))
+        self.sums = self.plan.keys.get("secure-aggregation", "off")
+        # Keys and shares travel before what is trained.
+        self.train_exchange = 1 + 2 * self.plan.has_masks
         self.rejected: dict[tuple[int, str], set[Any]] = defaultdict(set)
         for event in self.events:
             if event["kind"] == "rejected-reply":
@@ -171,6 +183,7 @@ class _Checker:
         yield from self._metrics()
         yield from self._best()
         yield from self._ledger()
+        yield from self._secrets()
 
     def files(self) -> Iterator[str]:
         """Yield what is wrong with files that have hashes, and with what is left over."""
@@ -214,12 +227,48 @@ class _Checker:
         return [c for c in self.clients if (c["round"], c["phase"]) == wanted]
 
     def _heard(self, kind: str, server_round: int) -> dict[int, list[Any]]:
-        """Return the replies to a round's first exchange, of whichever attempt."""
+        """Return the replies to a round's exchange, of whichever attempt.
+
+        Of what goes into a sum, it is what the clients trained.
+        """
         heard: dict[int, list[Any]] = {}
+        number = self.train_exchange if kind == TRAIN else 1
         for (known, group), replies in self.wire.got.items():
-            if known == kind and exchange_of(group) == f"{server_round}.1":
-                heard.update(replies)
+            if known != kind or exchange_of(group) != f"{server_round}.{number}":
+                continue
+            heard.update(replies)
+            if self.sums != "off":
+                heard.update({k: [self._trained(group, k)] for k in replies})
         return heard
+
+    def _trained(self, group: str, client_id: int) -> tuple[Any, Any]:
+        """Return what a client trained, its change scaled into the range of a sum."""
+        reply = self.wire.trained[group, client_id]
+        limit = float(self.plan.keys["clipping-range"])
+        old = self.models[round_of(group)]
+        moves = {n: a.astype(np.float64) - old[n] for n, a in reply.arrays[ARRAYS].items()}
+        scale = limit / max(limit, *(float(np.abs(m).max()) for m in moves.values()))
+        scaled = {n: old[n] + scale * move for n, move in moves.items()}
+        return {**reply.arrays, ARRAYS: scaled}, reply.metrics
+
+    def _opens(self, server_round: int, accepted: Collection[int]) -> bool:
+        """Return whether a round's sum has enough clients at each stage, and no liar."""
+        groups = {g for k, g in self.wire.got if round_of(g) == server_round}
+        if any((g, k) in self.wire.tampered for g in groups for k in accepted):
+            return False
+        asked = len(self._of_exchange(self.wire.asked, server_round, 1))
+        opening = self.train_exchange + 1 if self.plan.has_masks else self.train_exchange
+        openers = self._of_exchange(self.wire.got, server_round, opening)
+        # Above two thirds of those who were asked.
+        return 3 * min(len(accepted), len(openers)) > 2 * asked
+
+    def _of_exchange(
+        self, table: Mapping[Any, Collection[int]], server_round: int, number: int
+    ) -> set[int]:
+        """Return the clients of an exchange of a round, of whichever attempt."""
+        name = f"{server_round}.{number}"
+        known = [v for (_, group), v in table.items() if exchange_of(group) == name]
+        return {client_id for clients in known for client_id in clients}
 
     # ------------------------------------------------------------------------ the models
 
@@ -232,9 +281,11 @@ class _Checker:
             heard = self._heard("train", server_round)
             accepted = {row["client"] for row in rows}
             for (kind, group), asked in self.wire.asked.items():
-                if kind != "train" or exchange_of(group) != f"{server_round}.1":
+                if kind not in STAGES or round_of(group) != server_round:
                     continue
-                if lost := asked - accepted - self.rejected[server_round, "train"]:
+                # Before and after what is trained, who answered has said enough.
+                heard_of = accepted if kind == TRAIN else set(self.wire.got[kind, group])
+                if lost := asked - heard_of - self.rejected[server_round, "train"]:
                     yield f"silent: round {server_round}: nothing of {sorted(lost)}"
             if ghosts := accepted - set(heard):
                 yield f"ghost: round {server_round}: replies of {sorted(ghosts)} never came"
@@ -244,6 +295,9 @@ class _Checker:
             old, new = self.models[server_round], self.models[server_round + 1]
             replies = [heard[row["client"]][0] for row in rows]
             counts = len(rows) >= self.quorum and bool(rows)
+            if self.sums != "off":
+                counts = counts and self._opens(server_round, accepted)
+                yield from self._summed(self.rounds[server_round - 1], replies, counts)
             bounded = any(row.get("clipped") for row in rows)
             if self.plan.method == "noise":
                 continue
@@ -271,7 +325,8 @@ class _Checker:
                     own[row["client"]] = {n: mine.get(n, 0.0) + change[n] for n in change}
             sent = self.wire.sent.get(("train", server_round + 1), {}).get("control")
             mean = {n: control[n] / NUM_CLIENTS for n in control}
-            if sent and not is_close(sent, mean):
+            # Words of control variates have a wider range.
+            if sent and not is_close(sent, mean, 1e-6 if self.sums == "off" else 2e-5):
                 yield f"control: round {server_round + 1} sent another c"
         if self.plan.method == "scaffold" and "lost-state" not in self.kinds:
             yield from self._states(own)
@@ -298,6 +353,46 @@ class _Checker:
             n: sum(f * step[n] for f, step in zip(losses, steps, strict=True)) for n in old
         }
         return {n: old[n] - moved[n] / divisor for n in old}
+
+    def _summed(
+        self, row: Row, replies: Sequence[tuple[Any, Any]], counts: bool
+    ) -> Iterator[str]:
+        """Check what a round's row says of its sum."""
+        examples = sum(metrics["num-examples"] for _, metrics in replies)
+        wanted = (len(replies), examples) if counts else (None, None)
+        told = row.get("summed_clients"), row.get("summed_examples")
+        if told != wanted:
+            yield f"metric: round {row['round']}: a sum of {told}, not of {wanted}"
+
+    def _secrets(self) -> Iterator[str]:
+        """Check that nothing left a client but under masks, and that no sum opens twice."""
+        if not self.plan.has_masks:
+            return
+        for event in self.events:
+            if any(words in str(event.get("reason")) for words in _OF_A_LIAR):
+                yield f"secret: clients refuse what the server tells: {event['reason']}"
+        vectors: dict[Any, set[bytes]] = defaultdict(set)
+        opened: dict[Any, set[Any]] = defaultdict(set)
+        for said in self.wire.of_sums:
+            who = f"client {said.client_id} in {said.group}"
+            if said.more:
+                yield f"secret: {who} sends {said.more} beside its vector"
+            if said.kind == TRAIN and "body" in said.arrays:
+                vectors[said.session, said.client_id].add(_bytes(said.arrays))
+                if _is_bare(said.arrays["body"]):
+                    yield f"secret: the vector of {who} has no mask"
+            elif said.kind == STAGES[-1]:
+                opened[said.session].add(said.lists)
+        for (_, client_id), copies in vectors.items():
+            if len(copies) > 1:
+                yield f"secret: client {client_id} sends two vectors under one mask"
+        for session, lists in opened.items():
+            if len(lists) > 1:
+                yield f"secret: sum {session} is opened for {sorted(lists)}"
+            for active, gone in lists:
+                both = sorted({*active} & {*gone})
+                if both or 2 * len(active) <= len({*active, *gone}) or len(active) < FEWEST:
+                    yield f"secret: sum {session} is opened of {active}, without {gone}"
 
     def _states(self, own: Mapping[int, Arrays]) -> Iterator[str]:
         """Compare what the clients keep with the sum of what they sent."""
@@ -482,6 +577,14 @@ class _Checker:
 
 def _bytes(arrays: Arrays) -> bytes:
     return b"".join(array.tobytes() for array in arrays.values())
+
+
+def _is_bare(body: NDArray[Any]) -> bool:
+    """Return whether a vector is a client's change, as anybody can read it.
+
+    Bare words are so small that those of all clients add up; masked ones may be any.
+    """
+    return bool(np.mean(body < 2**32 // FEWEST) > 0.9)
 
 
 def _says(metrics: Mapping[str, Any], row: Row) -> bool:

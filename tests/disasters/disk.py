@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.disasters.world import DEATHS, FILE_CLASSES, World
+from tests.disasters.world import DEATHS, FILE_CLASSES, LINK_KINDS, World
 
 _CLASSES = {
     "rounds.jsonl": "rounds",
@@ -81,6 +81,8 @@ class Disk:
             self._failing = errno.ENOSPC if kind == "full" else errno.EIO
         elif kind == "clock":
             self.world.step_clock(what)
+        elif kind in LINK_KINDS:
+            self.world.restart_link(kind, what)
         elif kind == "second-server":
             self.world.second_server()
 

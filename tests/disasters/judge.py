@@ -22,7 +22,14 @@ from fedsuite.training.app import source_hash
 from tests.disasters.checker import UNREADABLE, problems
 from tests.disasters.play import Played, play, undisturbed
 from tests.disasters.remembered import CALM
-from tests.disasters.world import DEATHS, STEADY, TARGETS, Plan
+from tests.disasters.world import (
+    DEATHS,
+    LINK_TARGETS,
+    SECURE_TARGETS,
+    STEADY,
+    TARGETS,
+    Plan,
+)
 from tests.faults.runs import Outcome, outcome
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -30,8 +37,19 @@ CORPUS = Path(__file__).parent / "corpus"
 LOT = 100
 """Seeds that are played, and noted, together."""
 
-_MOVES_TIME = {"leave", "twice-request", "late", "reorder", "lost-state", "old-state"}
+_MOVES_TIME = {
+    "leave",
+    "link-back",
+    "twice-request",
+    "late",
+    "reorder",
+    "lost-state",
+    "old-state",
+}
 """After these a server that comes later meets another world."""
+
+NO_MESSAGES = DEATHS | STEADY | {"full", "eio", "flip", "link-anew"}
+"""What may not change a bit of a run that goes on."""
 
 
 @dataclass(frozen=True)
@@ -72,12 +90,11 @@ def _is_comparable(played: Played) -> bool:
     unseen = {f"rest:{file}" for file in (*TABLES, "summary", "state")}
     if unseen & {place_class(p) for p, kind in fired.items() if kind == "flip"}:
         return False
-    return bool(kinds & (DEATHS | STEADY | {"full", "eio", "flip"}))
+    return bool(kinds & NO_MESSAGES)
 
 
 def _differences(played: Played) -> Iterator[str]:
-    kinds = DEATHS | STEADY | {"full", "eio", "flip"}
-    plan = undisturbed(played, frozenset(kinds))
+    plan = undisturbed(played, NO_MESSAGES)
     if not plan.faults:
         # How long messages take changes no bit, so worlds without faults are alike.
         plan = replace(plan, seed=0, fresh=False, rates={}, aims=())
@@ -170,8 +187,9 @@ def place_class(place: str) -> str:
 def coverage(fired: Counter[tuple[str, str]]) -> str:
     """Return a table of kinds of faults, with the kinds of places where none fired."""
     lines = ["| fault | fired | places | never fired at |", "| --- | --- | --- | --- |"]
-    for kind in sorted({kind for kind, _ in TARGETS}):
-        places = sorted(where for one, where in TARGETS if one == kind)
+    targets = dict.fromkeys((*TARGETS, *SECURE_TARGETS, *LINK_TARGETS))
+    for kind in sorted({kind for kind, _ in targets}):
+        places = sorted(where for one, where in targets if one == kind)
         never = [where for where in places if not fired[kind, where]]
         total = sum(count for (one, _), count in fired.items() if one == kind)
         missing = ", ".join(never) or "-"

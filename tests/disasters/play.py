@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
+import httpx
 from flwr.clientapp import ClientApp
 
 from fedsuite.core.errors import FedsuiteError
@@ -18,16 +19,19 @@ from fedsuite.experiment.experiment import Experiment
 from fedsuite.results.layout import ATTEMPT, LEDGER, read_manifest
 from fedsuite.results.writer import CHECKPOINTS
 from fedsuite.rounds.checkpoint import list_checkpoints
+from fedsuite.rounds.round_settings import SECURE
 from fedsuite.running.server import run_experiment
-from fedsuite.running.worker import Worker
+from fedsuite.training.app import make_client_app
 from fedsuite.training.store import FileStore, MemoryStore
 from fedsuite.workarounds.identity import flower_identity
 from tests.disasters.disk import Disk, Killed
 from tests.disasters.network import Nodes, Wire, WorldGrid
-from tests.disasters.remembered import Store, remembered, remembering
+from tests.disasters.remembered import RememberingWorker, Store, remembering
 from tests.disasters.world import METHODS, NUM_CLIENTS, NUM_ROUNDS, TIMEOUT_S, Plan, World
 
 _COMMON: Mapping[str, Value] = {
+    # The secrets of secure sums stay in one process.
+    "workers": 1,
     "dataset": "digits",
     "model": "linear",
     "num-clients": NUM_CLIENTS,
@@ -82,6 +86,8 @@ class Played:
         Temporary files that a server left which was not killed.
     attempts
         The manifest's number of the attempt whenever a server had ended.
+    failures
+        What the manifest says of servers whose run the SuperLink had forgotten.
     """
 
     world: World
@@ -93,6 +99,7 @@ class Played:
     ledgers: list[list[str]] = field(default_factory=list)
     left: set[str] = field(default_factory=set)
     attempts: list[int] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
 
     @property
     def states(self) -> Path:
@@ -119,9 +126,13 @@ def experiment_of(plan: Plan, output: Path) -> Experiment:
 def app_of(experiment: Experiment, name: str) -> ClientApp:
     """Return the clients of a method, which keep their rows from world to world."""
     name = f"{name} {experiment['learning-rate']}"
-    if name not in _APPS:
-        _APPS[name] = remembered(Worker(experiment, _STORE), name, _STORE)
-    return _APPS[name]
+    how = f"{name} {experiment[SECURE]}"
+    if how not in _APPS:
+        worker = RememberingWorker(experiment, _STORE, name)
+        _APPS[how] = make_client_app(
+            worker.participant, worker.actions, fingerprints=worker.fingerprints
+        )
+    return _APPS[how]
 
 
 def play(plan: Plan, root: Path) -> Played:
@@ -130,6 +141,7 @@ def play(plan: Plan, root: Path) -> Played:
     folder = root / "disk" / "run"
     folder.parent.mkdir()
     played = Played(world, folder, Wire())
+    _STORE.trained = played.wire.trained
     disk = Disk(world, folder.parent)
     nodes = Nodes(world, root / "nodes")
     with flower_identity(), remembering(), world.clocks():
@@ -163,6 +175,11 @@ def play(plan: Plan, root: Path) -> Played:
                 if restore:
                     restore()
                 restore = None
+            except httpx.HTTPStatusError:
+                # The SuperLink does not know the run any more.
+                played.left |= _temporary(folder) - before
+                with suppress(FedsuiteError):
+                    played.failures.append(str(read_manifest(folder).get("error")))
             except Exception:
                 played.crash = traceback.format_exc()
                 return played
@@ -209,7 +226,8 @@ def _serve(
     # A wait for nodes is told on the screen.
     with disk.installed(), redirect_stdout(io.StringIO()):
         resumed = experiment.replace(resume=begun)
-        run_experiment(resumed, grid(), folder, write=lambda line: None)
+        number = world.link + 1 if world.is_retried else None
+        run_experiment(resumed, grid(), folder, flwr_run_id=number, write=lambda line: None)
         disk.moment("end:run")
 
 

@@ -6,26 +6,30 @@ every message, file operation and line of the server itself.
 """
 
 import hashlib
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, partial
+from itertools import cycle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from flwr.app import Context
-from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 from fedsuite.core.errors import FedsuiteError
 from fedsuite.core.settings import Declared, Settings
 from fedsuite.experiment.experiment import Experiment
-from fedsuite.messages.records import Reply, Request
+from fedsuite.messages import secrets_shared as secrets
+from fedsuite.messages.records import TRAIN, Reply, Request
 from fedsuite.messages.versions import exchange_of
 from fedsuite.results import writer
 from fedsuite.running import server
 from fedsuite.running.worker import Worker
-from fedsuite.training.app import Answering, make_client_app
+from fedsuite.training import secure_client
+from fedsuite.training.app import Answering
 from fedsuite.training.store import ClientStore
 
 _MOST_ANSWERS = 20_000
@@ -62,6 +66,7 @@ def forget() -> None:
     _EXPERIMENTS.clear()
     _SETTINGS.clear()
     CALM.clear()
+    _SECRETS.cache_clear()
 
 
 # ---------------------------------------------------------------------------------- answers
@@ -77,6 +82,8 @@ class Store:
 
     def __init__(self) -> None:
         self.kept: dict[str, NDArray[Any]] | None = None
+        self.trained: dict[tuple[str, int], Reply] = {}
+        """Group and client to what was trained, before it goes under masks."""
 
     def load(self, client_id: int, version: str) -> dict[str, NDArray[Any]]:
         return self.target.load(client_id, version)
@@ -108,13 +115,21 @@ class _Remembering:
 
     def answer(self, request: Request) -> Reply:
         """Answer a request, as the client does or has done."""
+        reply = self._answer(request)
+        if request.message_type == TRAIN:
+            self._store.trained[request.new_version, self._client_id] = reply
+        return reply
+
+    def _answer(self, request: Request) -> Reply:
         try:
             state = _state_of(self._store, request)
         except FedsuiteError:
             return self._make().answer(request)
+        # A sum's own numbers are another's in each world, and no client's work.
+        config = {k: v for k, v in request.config.items() if not k.startswith("secure-")}
         key = (
             *(self._name, self._client_id, request.message_type),
-            *(exchange_of(request.new_version), state, repr(request.config)),
+            *(exchange_of(request.new_version), state, repr(config)),
             *((name, _digest_of(arrays)) for name, arrays in request.arrays.items()),
         )
         if key not in _ANSWERS:
@@ -130,14 +145,24 @@ class _Remembering:
         return reply
 
 
-def remembered(worker: Worker, name: str, store: Store) -> ClientApp:
-    """Return the app of a worker of a name, whose clients have a store."""
+class RememberingWorker(Worker):
+    """A worker whose clients, below their masks, work out nothing twice.
 
-    def client(context: Context, client_id: int) -> Answering:
-        make = partial(worker.participant, context, client_id)
-        return _Remembering(make, name, store, client_id)
+    Parameters
+    ----------
+    experiment, store
+        As for :class:`Worker`.
+    name
+        Of what the clients' answers follow from, beside their requests and states.
+    """
 
-    return make_client_app(client, worker.actions, fingerprints=worker.fingerprints)
+    def __init__(self, experiment: Experiment, store: Store, name: str) -> None:
+        super().__init__(experiment, store)
+        self._name, self._noted = name, store
+
+    def client(self, context: Context, client_id: int) -> Answering:
+        make = partial(super().client, context, client_id)
+        return _Remembering(make, self._name, self._noted, client_id)
 
 
 def _state_of(store: Store, request: Request) -> bytes:
@@ -207,6 +232,7 @@ def remembering() -> Iterator[None]:
         (Declared, "of", classmethod(declared), of),
         (writer, "_version", _VERSION, version),
         (server, "tell_summary", _tell_nothing, tell),
+        *((owner, name, other, getattr(owner, name)) for owner, name, other in _SECRETS()),
     ]
     try:
         for owner, name, stand_in, _ in stand_ins:
@@ -216,6 +242,33 @@ def remembering() -> Iterator[None]:
         for owner, name, _, real in stand_ins:
             setattr(owner, name, real)
 
+
+# ---------------------------------------------------------------------------------- secrets
+
+_MOST_SECRETS = 32
+"""Key pairs, and seeds, that are drawn; a sum of four clients takes eight and four."""
+
+
+def _secrets() -> Iterator[tuple[Any, str, Any]]:
+    """Yield stand-ins for the dear half of the arithmetic of secure sums.
+
+    Keys come again in later sums, whose numbers follow from none of them.
+    """
+    pairs = cycle([secrets.new_key_pair() for _ in range(_MOST_SECRETS)])
+    seeds = cycle([os.urandom(32) for _ in range(_MOST_SECRETS)])
+    yield secrets, "new_key_pair", lambda: next(pairs)
+    for name in ("agreed_key", "public_of", "is_public_key"):
+        yield secrets, name, cache(getattr(secrets, name))
+    shared = cache(secrets.create_shares)
+    yield secrets, "create_shares", lambda *given: list(shared(*given))
+    combined = cache(lambda *shares: secrets_combined(list(shares)))
+    secrets_combined = secrets.combine_shares
+    yield secrets, "combine_shares", lambda shares: combined(*shares)
+    drawing = SimpleNamespace(urandom=lambda _: next(seeds), environ=os.environ)
+    yield secure_client, "os", drawing
+
+
+_SECRETS = cache(lambda: list(_secrets()))
 
 OUTPUT = "output-dir"
 _VERSION = cache(writer._version)

@@ -11,7 +11,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedsuite.core.keys import Value
@@ -38,6 +38,9 @@ PROCESS_KINDS = ("kill", "power", "full", "eio", "interrupt", "second-server", "
 DEATHS = frozenset({"kill", "power", "interrupt"})
 STEADY = frozenset({"second-server", "clock"})
 """What must not change a bit of a run."""
+
+LINK_KINDS = ("link-back", "link-anew")
+"""What can happen to the SuperLink: it comes back, or comes back without its database."""
 
 REST_KINDS = ("flip",)
 """What can happen to a file while no server runs."""
@@ -80,7 +83,37 @@ def _targets() -> list[tuple[str, str]]:
 TARGETS = _targets()
 """What seeds aim at, one after the other: the coverage is of these pairs."""
 
+STAGES = ("query.secure_keys", "query.secure_shares", "train", "query.secure_unmask")
+"""Types of the messages of a secure sum under masks, in their order."""
+
+_OF_STAGES = (
+    *("lose", "lose-reply", "late", "twice-reply", "twice-request", "old-group"),
+    *("other-run", "raise", "refused", "superlink", "leave", "malformed", "lost-state"),
+)
+
+SECURE_TARGETS = (
+    *((kind, stage) for kind in _OF_STAGES for stage in STAGES),
+    ("nan", "train"),
+    *(
+        (kind, f"{what}:{stage}")
+        for kind in ("kill", "interrupt", "clock")
+        for what in ("send", "reply")
+        for stage in STAGES
+    ),
+)
+"""What worlds with secure sums aim at, beside their other aims."""
+
+LINK_TARGETS = tuple(
+    (kind, f"{what}:{message}")
+    for kind in LINK_KINDS
+    for what in ("send", "reply")
+    for message in ("train", "evaluate", "query.hello")
+)
+"""What some worlds aim at, beside their other aims."""
+
 _VISITS = (1, 1, 1, 2, 3, 5, 8)
+_LINK_SHARE, _SUMS_SHARE = 0.08, 0.35
+"""Shares of seeds with a SuperLink that is started again, and of those that can sum."""
 
 METHODS: Mapping[str, Mapping[str, Value]] = {
     "fedavg": {"method": "fedavg"},
@@ -96,6 +129,11 @@ METHODS: Mapping[str, Mapping[str, Value]] = {
     "fedeba-plus": {"method": "fedeba-plus"},
 }
 """The methods of a world; the model of the last three is judged by bits alone."""
+
+SUMMED = ("fedavg", "momentum", "scaffold", "feddc")
+"""Those of them that can add up under masks."""
+
+_SUMS: Mapping[str, Value] = {"clipping-range": 8.0, "most-examples": 1000}
 
 
 @dataclass(frozen=True)
@@ -176,7 +214,7 @@ class Plan:
         for _ in range(rng.choice([0, 0, 1, 1, 2])):
             other = rng.choice(["kill", "kill", "power", "power", "full", "eio"])
             aims.append((other, "", int(rng.triangular(1, 420, 60))))
-        return cls(
+        plan = cls(
             seed,
             method,
             keys,
@@ -186,6 +224,39 @@ class Plan:
             {one: rate / len(kinds) for one in kinds},
             tuple(aims),
         )
+        return plan._with_link()._with_sums()
+
+    def _with_link(self) -> "Plan":
+        """Return the plan, some with a SuperLink that is started again."""
+        # A stream of its own, so that what all others draw stays.
+        rng = random.Random(f"link {self.seed}")
+        if rng.random() >= _LINK_SHARE:
+            return self
+        aim = (*rng.choice(LINK_TARGETS), rng.choice(_VISITS))
+        return replace(self, aims=(*self.aims, aim))
+
+    def _with_sums(self) -> "Plan":
+        """Return the plan, some of those that can with secure sums."""
+        rng = random.Random(f"sums {self.seed}")
+        if self.method not in SUMMED or rng.random() >= _SUMS_SHARE:
+            return self
+        # A sum of three opens with all of them alone.
+        asked = rng.choice([0, 0, 0, 3])
+        mode = rng.choice(["masked", "masked", "masked", "unmasked"])
+        keys = {**self.keys, **_SUMS, "clients-per-round": asked}
+        keys["secure-aggregation"] = mode
+        plan = replace(self, keys=keys)
+        if mode == "unmasked":
+            return plan
+        kind, where = rng.choice(SECURE_TARGETS)
+        aim = kind, where, rng.choice(_VISITS)
+        own = plan.own_processes or kind == "lost-state"
+        return replace(plan, own_processes=own, aims=(*plan.aims, aim))
+
+    @property
+    def has_masks(self) -> bool:
+        """Whether clients add up under masks."""
+        return self.keys.get("secure-aggregation") == "masked"
 
 
 class World:
@@ -209,7 +280,17 @@ class World:
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._number = 0
         self.nodes = {p: 1000 + p for p in range(plan.num_nodes)}
+        self.next_node = 2000
+        # How often the SuperLink has lost all that it knew, and when it can be reached.
+        self.link, self.link_back_at = 0, 0.0
         self.inbox: dict[str, list[Any]] = defaultdict(list)
+
+    @property
+    def is_retried(self) -> bool:
+        """Whether Flower starts a server again, in the run whose nodes remember sums."""
+        plan = self.plan
+        can = plan.own_processes and plan.has_masks
+        return can and self.chance("retried").random() < 0.5
 
     def chance(self, name: str) -> random.Random:
         """Return the random stream of one name."""
@@ -232,7 +313,7 @@ class World:
         return self._fires(place, kind, kinds)
 
     def process_fault(
-        self, what: str, kinds: Collection[str] = PROCESS_KINDS
+        self, what: str, kinds: Collection[str] = (*PROCESS_KINDS, *LINK_KINDS)
     ) -> str | None:
         """Return what happens to the server at a moment of its own."""
         if self.calm or self.process_calm or self.in_second_server:
@@ -300,6 +381,23 @@ class World:
             self.now = max(self.now, due)
             action(*arguments)
         self.now = max(self.now, when)
+
+    def restart_link(self, kind: str, place: str) -> None:
+        """Have the SuperLink go and come back, with its database or without."""
+        rng = self.chance(f"{kind} {place} {self.attempt}")
+        self.link_back_at = self.now + rng.uniform(1.0, 0.9 * TIMEOUT_S)
+        is_new = kind == "link-anew"
+        if is_new:
+            self.link += 1
+            self.inbox.clear()
+        for partition, node in self.nodes.items():
+            if not node or not (is_new or rng.random() < 0.5):
+                continue
+            self.next_node += is_new
+            back = self.next_node if is_new else node
+            when = self.link_back_at + rng.uniform(0.0, 0.5 * TIMEOUT_S)
+            self.nodes[partition] = 0
+            self.at(when, self.nodes.__setitem__, partition, back)
 
     def step_clock(self, place: str) -> None:
         """Set the wall clock forwards or back, by up to a year."""
