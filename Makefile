@@ -37,7 +37,7 @@ test-all: test slow nightly older grpc faults disasters liars  ## everything the
 check: $(READY)  ## lint, format, the declared keys, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m fedsuite.experiment.config_table --check pyproject.toml
+	$(BIN)/python -m tests.experiment.config_table
 	$(BIN)/mypy
 
 unit: $(READY)  ## tests that start neither Ray nor Flower's processes
@@ -91,7 +91,7 @@ liars: $(READY)  ## a search for what one dishonest client can do to each method
 	OMP_NUM_THREADS=1 $(BIN)/python -m simulations.liars violations --into $(LIARS)
 
 config: $(READY)  ## write the declared keys into pyproject.toml, and what leaves a site
-	$(BIN)/python -m fedsuite.experiment.config_table --write pyproject.toml
+	$(BIN)/python -m tests.experiment.config_table --write
 	$(BIN)/python docs/what_leaves.py --write
 	touch $(READY)
 

@@ -1,19 +1,23 @@
 """The generated table of keys in pyproject.toml."""
 
 import tomllib
-from pathlib import Path
 
 import pytest
 
-from fedsuite.core.errors import ConfigError
-from fedsuite.experiment.config_table import BEGIN, END, MEANING, insert, main, render
 from fedsuite.experiment.key_catalog import known_keys, shared_groups, table_default
-
-ROOT = Path(__file__).parents[2]
+from tests.experiment.config_table import (
+    BEGIN,
+    END,
+    MEANING,
+    PROJECT,
+    render,
+    with_table,
+)
 
 
 def test_pyproject_is_up_to_date():
-    assert main(["--check", str(ROOT / "pyproject.toml")]) == 0
+    text = PROJECT.read_text()
+    assert with_table(text) == text, "run `make config`"
 
 
 def test_table_has_every_key_once_in_declared_order_by_section():
@@ -44,40 +48,15 @@ def test_a_key_takes_one_line():
     assert sum(line.startswith("# ") for line in lines) == 1 + sections
 
 
-PROJECT = f'[project]\nname = "x"\n\n{BEGIN}\nold = 1\n{END}\n\n[tool.x]\ny = 1\n'
-
-
-def test_insert_replaces_what_is_between_the_markers():
-    new = insert(PROJECT)
-    assert new.startswith(f'[project]\nname = "x"\n\n{BEGIN}\n{MEANING}\n')
-    assert new.endswith(f"\n{END}\n\n[tool.x]\ny = 1\n")
+def test_a_new_table_replaces_what_is_between_the_markers():
+    new = with_table(f"[project]\n\n{BEGIN}old = 1\n{END}\n[tool.x]\n")
+    assert new.startswith(f"[project]\n\n{BEGIN}{MEANING}\n")
+    assert new.endswith(f"\n{END}\n[tool.x]\n")
     assert "old = 1" not in new
-    assert insert(new) == new
+    assert with_table(new) == new
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", f"{BEGIN}\n", f"{END}\n{BEGIN}\n", f"{BEGIN}\n{PROJECT}", f"{PROJECT}{END}\n"],
-    ids=len,
-)
-def test_missing_or_repeated_markers_are_refused(text):
-    with pytest.raises(ConfigError):
-        insert(text)
-
-
-def test_write_and_check(tmp_path, capsys):
-    path = tmp_path / "pyproject.toml"
-    path.write_text(PROJECT)
-    assert main(["--check", str(path)]) == 1
-    assert "is stale: run `make config`" in capsys.readouterr().err
-    assert path.read_text() == PROJECT
-    assert main(["--write", str(path)]) == 0
-    assert path.read_text() == insert(PROJECT)
-    assert main(["--check", str(path)]) == 0
-
-
-def test_a_file_that_cannot_be_read_is_one_line(tmp_path, capsys):
-    assert main(["--check", str(tmp_path / "none.toml")]) == 1
-    error = capsys.readouterr().err
-    assert error.startswith("fedsuite: error: ")
-    assert error.count("\n") == 1
+@pytest.mark.parametrize("text", ["", BEGIN, f"{END}{BEGIN}"], ids=len)
+def test_missing_markers_are_refused(text):
+    with pytest.raises(ValueError, match="expected one line"):
+        with_table(text)

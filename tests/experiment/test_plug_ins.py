@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from fedsuite.core.errors import ConfigError
-from fedsuite.experiment.config_table import render
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.key_catalog import known_keys, table_default
 from fedsuite.experiment.plug_ins import fingerprint
 from fedsuite.running.server import refuse_flowers_table
 from tests.core.test_plug_ins import PROX, methods
+from tests.experiment.config_table import render
 from tests.plug_ins.fakes import example, installed, write_package
 
 ADDED = {"method": "anchored", "model": "two-layers", "dataset": "stripes"}
