@@ -86,6 +86,12 @@ RUNS_VARIABLE = "FEDSUITE_RUNS"
 OWN_CODE = "own_code"
 """Entry of the manifest: what identifies the code that is not fedsuite's."""
 
+_MISFITS = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError),
+    *(RuntimeError, TypeError, ValueError),
+)
+"""What arrays of other shapes may raise; Flower's errors of its network are none."""
+
 app = ServerApp()
 
 
@@ -391,15 +397,15 @@ def _reopened(
 def _naming_checkpoint(
     checkpoint: Checkpoint | None, strategy: FederatedStrategy
 ) -> Iterator[None]:
-    """Name the checkpoint if the first round after it fails by an error of Python's.
+    """Name the checkpoint if the first round after it fails by one of :data:`_MISFITS`.
 
     Only a method knows the shapes of what it remembers, and it may find out there.
     """
     try:
         yield
-    except (FedsuiteError, OSError):
+    except FedsuiteError:
         raise
-    except Exception as error:
+    except _MISFITS as error:
         if checkpoint is None or strategy.server_round > checkpoint.server_round + 1:
             raise
         raise RunError(

@@ -242,6 +242,7 @@ class WorldGrid(LocalGrid):
         fault = world.message_fault(key, kinds)
         if fault in ("lost-state", "old-state") and not world.plan.own_processes:
             world.fired.pop(key, None)
+            fault = None
         nodes.pushed += 1
         message_id = f"message-{nodes.pushed}"
         set_message_id(message, message_id)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from tests.disasters.judge import judge
 from tests.disasters.remembered import forget
-from tests.disasters.world import DEATHS, Plan
+from tests.disasters.world import DEATHS, LINK_KINDS, Plan
 
 TABLE = Path(__file__).parent / "planted.csv"
 
@@ -26,7 +26,8 @@ TABLE = Path(__file__).parent / "planted.csv"
 class Bug(NamedTuple):
     """A planted bug: a function, some of its text, and what stands there instead.
 
-    Without one of ``kinds`` of faults, or with none of ``methods``, it changes nothing.
+    Without one of ``kinds`` of faults, with none of ``methods``, or without the masks of
+    secure sums if it is of ``masks``, it changes nothing.
     """
 
     name: str
@@ -36,8 +37,12 @@ class Bug(NamedTuple):
     kinds: frozenset[str] = frozenset()
     methods: tuple[str, ...] = ()
 
+    masks: bool = False
+
     def may_show(self, plan: Plan) -> bool:
         """Return whether a plan's method and faults can reach the bug; empty is any."""
+        if self.masks and not plan.has_masks:
+            return False
         drawn = {kind for kind, rate in plan.rates.items() if rate}
         drawn |= {kind for kind, _, _ in plan.aims}
         reached = not self.kinds or bool(self.kinds & drawn)
@@ -321,6 +326,52 @@ BUGS = (
         "for n, p in self._partitions.items() if n in present",
         "for n, p in self._partitions.items()",
         kinds=frozenset({"leave"}),
+    ),
+    Bug(
+        "all masks are zero",
+        "fedsuite.messages.secure_sums:mask",
+        "cipher.update(bytes(num_bytes))",
+        "bytes(num_bytes)",
+        masks=True,
+    ),
+    Bug(
+        "a sum is not asked whether its words add up",
+        "fedsuite.rounds.secure_sums:SecureSums.rest",
+        "and is_whole(total, terms)",
+        "",
+        kinds=frozenset({"nan"}),
+        masks=True,
+    ),
+    Bug(
+        "nobody is told who is gone from a sum",
+        "fedsuite.rounds.secure_sums:SecureSums._unmasked",
+        "k for k in self._sharers if k not in active",
+        "k for k in ()",
+        masks=True,
+    ),
+    Bug(
+        "a sum's number is the wall clock's alone",
+        "fedsuite.rounds.secure_sums:SecureSums._new_terms",
+        "self._round.attempt * _PER_ATTEMPT or time.time_ns()",
+        "time.time_ns()",
+        kinds=frozenset({"clock"}),
+        masks=True,
+    ),
+    Bug(
+        "clients keep what a round without a sum has made",
+        "fedsuite.rounds.round:RoundStrategy.exchange",
+        "reader, messages = self._open(exchange, TRAIN)",
+        "self.start_versions = dict(self.client_versions)\n"
+        "    reader, messages = self._open(exchange, TRAIN)",
+        methods=STATEFUL,
+        masks=True,
+    ),
+    Bug(
+        "a run that failed says so in several lines",
+        "fedsuite.running.server:_note_failure",
+        "described(error)",
+        "str(error)",
+        kinds=frozenset(LINK_KINDS),
     ),
 )
 
