@@ -27,7 +27,7 @@ from fedsuite.messages.records import (
 from fedsuite.rounds.validation import BadReply, Expected, check_reply
 from tests.helpers import MEAN_WITHOUT, for_client, run_tampered
 
-EXAMPLES = 10_000 if os.environ.get("FEDSUITE_FAULTS") == "all" else 150
+EXAMPLES = 10_000 if os.environ.get("FEDSUITE_FAULTS") == "all" else 60
 fuzzed = settings(
     max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), database=None
 )

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import tomli_w
 
@@ -19,7 +19,7 @@ from fedsuite.core.errors import ConfigError, Refused
 from fedsuite.core.keys import AUTO, Key, Value
 from fedsuite.core.registry import METHODS
 from fedsuite.core.rules import Rule, check_rules, rule_of_needs
-from fedsuite.core.settings import Declared
+from fedsuite.core.settings import Declared, Settings
 from fedsuite.core.text import is_file_name, read_toml
 from fedsuite.data.data_settings import DataSettings
 from fedsuite.experiment.client_settings import KEY as CLIENT_SETTINGS
@@ -65,6 +65,9 @@ class Experiment:
     values: Mapping[str, Value]
     note: str = field(default="", compare=False)
     left_out: tuple[str, ...] = field(default=(), compare=False)
+    _groups: dict[type[Declared], Settings] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @classmethod
     def load(cls, path: Path, overrides: Mapping[str, Value] | None = None) -> "Experiment":
@@ -209,8 +212,14 @@ class Experiment:
         **parts
             Keywords of the class that are no keys.
         """
+        # A tenth of a small run was to make the same settings over and over.
+        if not parts and settings in self._groups:
+            return cast(Group, self._groups[settings])
         values = {key.argument: self.values[key.name] for key in settings.KEYS}
-        return settings(**values, **parts)
+        group = settings(**values, **parts)
+        if isinstance(group, Settings) and not parts:
+            self._groups[type(group)] = group
+        return group
 
     def replace(self, **changes: Value) -> "Experiment":
         """Return an experiment with other values; arguments are keys in snake case."""

@@ -76,8 +76,7 @@ def goal_of(page: Path, link: str) -> Path | None:
     return next((found for found in candidates if found.exists()), None)
 
 
-@pytest.mark.parametrize("page", read_pages(), ids=named)
-def test_links_lead_somewhere(page: Path) -> None:
+def check_links_lead_somewhere(page: Path) -> None:
     for link in targets(page):
         anchor = link.partition("#")[2]
         goal = page if link.startswith("#") else goal_of(page, link)
@@ -99,8 +98,7 @@ def test_copies_of_pages_link_to_pages_that_the_site_has() -> None:
             assert here, f"{named(page)} links to {link}, which the site has not"
 
 
-@pytest.mark.parametrize("page", read_pages(), ids=named)
-def test_long_pages_begin_with_what_is_on_them(page: Path) -> None:
+def check_a_long_page_begins_with_what_is_on_it(page: Path) -> None:
     """By their own table, or by one that the site makes; no part is left out of it."""
     from repository_pages import LONG, anchor_of, headings, with_contents
 
@@ -125,8 +123,7 @@ def leaf(words: list[str]) -> tuple[click.Command, list[str]]:
     return command, words
 
 
-@pytest.mark.parametrize("page", read_pages(), ids=named)
-def test_commands_parse(page: Path) -> None:
+def check_commands_parse(page: Path) -> None:
     for line in commands(page.read_text()):
         words = shlex.split(line.partition("  #")[0])[1:]
         if words[0].startswith("-"):
@@ -151,11 +148,18 @@ def test_commands_that_texts_name_are_there() -> None:
         assert find_spec(module), f"python -m {module}: there is no such module"
 
 
-@pytest.mark.parametrize("page", read_pages(), ids=named)
-def test_python_parses(page: Path) -> None:
+def check_python_parses(page: Path) -> None:
     for kind, text in blocks(page.read_text()):
         if kind == "python":
             ast.parse(text)
+
+
+@pytest.mark.parametrize("page", read_pages(), ids=named)
+def test_a_page_can_be_read_and_followed(page: Path) -> None:
+    check_links_lead_somewhere(page)
+    check_a_long_page_begins_with_what_is_on_it(page)
+    check_commands_parse(page)
+    check_python_parses(page)
 
 
 @pytest.mark.parametrize("page", written_pages(), ids=named)

@@ -1,7 +1,6 @@
 """Experiments: what is accepted, what is refused and how, and what they come to."""
 
 import tomllib
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -19,8 +18,6 @@ from fedsuite.experiment.key_catalog import (
     table_default,
 )
 from fedsuite.strategies import load_strategy
-
-SIMULATIONS = Path(__file__).parents[2] / "simulations"
 
 
 def refused(**given):
@@ -237,19 +234,6 @@ def test_unreadable_files_are_named(tmp_path):
     (tmp_path / "latin.toml").write_bytes(b'run-name = "\xe9"')
     with pytest.raises(ConfigError, match=r"latin.toml is not valid TOML"):
         Experiment.load(tmp_path / "latin.toml")
-
-
-@pytest.mark.parametrize(
-    "path",
-    sorted(
-        path
-        for path in SIMULATIONS.rglob("*.toml")
-        if path.name != "pyproject.toml" and path.parent.name != "leaderboard"
-    ),
-    ids=lambda p: p.name,
-)
-def test_every_simulation_is_an_experiment(path):
-    Experiment.load(path)
 
 
 @pytest.mark.parametrize(

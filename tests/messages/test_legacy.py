@@ -73,6 +73,13 @@ def test_evaluation_result_has_its_loss_among_the_metrics() -> None:
     assert dict(reply["metrics"]) == {"accuracy": 0.25, "loss": 0.5, "num-examples": 8}
 
 
+def test_a_loss_among_the_clients_own_metrics_goes_before() -> None:
+    content = result("evaluateres")
+    content["evaluateres.metrics"] = ConfigRecord({"loss": 0.75})
+    reply = from_legacy(content, "evaluate", list(MODEL))
+    assert dict(reply["metrics"]) == {"loss": 0.75, "num-examples": 8}
+
+
 def test_results_that_cannot_be_used() -> None:
     with pytest.raises(RecordError, match="1 arrays came back, 2 were sent"):
         from_legacy(result(arrays=1), "train", list(MODEL))

@@ -242,6 +242,9 @@ def test_config_of_another_name_is_found_if_it_is_the_only_one() -> None:
     content = RecordDict({"settings": ConfigRecord({"server-round": 9})})
     [request], _ = unpack_requests(content, "evaluate", "", 0)
     assert request.server_round == 9
+    content["others"] = ConfigRecord({"server-round": 8})
+    [request], _ = unpack_requests(content, "evaluate", "", 0)
+    assert request.config == {}
 
 
 def test_round_is_1_where_the_server_does_not_say() -> None:

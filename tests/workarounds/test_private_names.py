@@ -51,20 +51,21 @@ def entry_of(node: ast.AST) -> Iterator[str]:
                 yield text
 
 
-@cache
-def trees() -> dict[Path, ast.Module]:
-    """Return each file of the package, parsed."""
-    return {path: ast.parse(path.read_text()) for path in sorted(HOME.rglob("*.py"))}
+def is_own(owner: ast.expr) -> bool:
+    """Return whether an attribute's owner is ``self``, ``cls`` or ``super()``."""
+    match owner:
+        case ast.Name(id="self" | "cls") | ast.Call(func=ast.Name(id="super"), args=[]):
+            return True
+    return False
 
 
-@cache
-def of_package() -> frozenset[str]:
-    """Return all that the package defines."""
-    return frozenset(name for tree in trees().values() for name in own_names(tree))
+def foreign_names(
+    tree: ast.Module, of_package: frozenset[str] = frozenset()
+) -> Iterator[str]:
+    """Yield the private names of other packages that a file uses.
 
-
-def foreign_names(tree: ast.Module) -> Iterator[str]:
-    """Yield the private names of other packages that a file uses."""
+    What the package defines elsewhere, ``self`` may have inherited.
+    """
     here = set(own_names(tree))
     stated = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
@@ -80,8 +81,7 @@ def foreign_names(tree: ast.Module) -> Iterator[str]:
             ):
                 pass  # such as os._exit, which is documented
             case ast.Attribute(value=owner, attr=name) if PRIVATE.fullmatch(name):
-                ours = ast.unparse(owner) in ("self", "cls", "super()")
-                if name not in (of_package() | here if ours else here):
+                if name not in here and not (is_own(owner) and name in of_package):
                     yield name
             case ast.Subscript() | ast.Call():
                 yield from (name for name in entry_of(node) if name not in here)
@@ -92,7 +92,9 @@ def foreign_names(tree: ast.Module) -> Iterator[str]:
 @cache
 def foreign() -> dict[Path, list[str]]:
     """Return what :func:`foreign_names` says of each file of the package."""
-    return {path: sorted(foreign_names(tree)) for path, tree in trees().items()}
+    trees = {path: ast.parse(path.read_text()) for path in sorted(HOME.rglob("*.py"))}
+    defined = frozenset(name for tree in trees.values() for name in own_names(tree))
+    return {path: sorted(foreign_names(tree, defined)) for path, tree in trees.items()}
 
 
 def test_private_names_of_others_stand_in_workarounds() -> None:

@@ -10,6 +10,7 @@ from fedsuite.messages.records import NUM_EXAMPLES, TRAIN, Reply, Request
 from fedsuite.models.arrays import model_arrays
 from fedsuite.strategies.fair.fedeba import FedEBA
 from fedsuite.strategies.fair.fedeba_plus import FedEBAPlus, PracFedEBAPlus
+from tests.strategies.fair.fair_rounds import fair_round, final, three
 from tests.strategies.fair.probing import assert_same, made, network, run
 from tests.strategies.fair.quadratic import ProbedQuadratic, options, start
 
@@ -170,3 +171,15 @@ def test_clients_without_examples_have_no_weight() -> None:
     plus = made(FedEBAPlus)
     _, grid = run(plus, Claiming, 1)
     assert grid.nodes_of(TRAIN) == [1, 2, 3]
+
+
+def test_a_client_that_took_no_step_counts_as_one_that_took_one() -> None:
+    """Its first step is its update by its number of steps."""
+
+    def after(num_steps: int) -> np.ndarray:
+        strategy = PracFedEBAPlus(theta=90.0, alpha=0.5, **three())
+        told = {"loss-after": 1.0, "num-steps": num_steps}
+        return final(fair_round(strategy, extra=lambda client: told))
+
+    np.testing.assert_array_equal(after(0), after(1))
+    assert not np.array_equal(after(2), after(1))

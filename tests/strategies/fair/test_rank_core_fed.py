@@ -11,9 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsuite.clients.fair.rank_core_fed import RankCoreFedClient
-from fedsuite.messages.records import RANK, RANKING, Reply, Request
-from fedsuite.strategies.fair.rank_core_fed import elected
+from fedsuite.messages.records import RANK, RANKING, Arrays, Reply, Request
+from fedsuite.strategies.fair.rank_core_fed import RankCoreFed, elected
 from tests.helpers import final_bits, play
+from tests.strategies.fair.fair_rounds import (
+    FEDAVG,
+    MODELS,
+    PLAIN_MEAN,
+    START,
+    fair_round,
+    final,
+    three,
+)
 
 
 def core(rankings: Sequence[Sequence[int]]) -> set[int]:
@@ -64,6 +73,24 @@ def test_extremes_are_fedavg_bit_for_bit() -> None:
     whole = {"method": "rank-core-fed", "num_rounds": 2, "client_validation_fraction": 0.0}
     assert final_bits(**whole, rank_every=3) == plain
     assert final_bits(**whole, rank_every=1, pool_size=1) == plain
+
+
+def test_the_pool_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three the two with the higher losses are averaged by examples, 20 and 10."""
+    pools: list[Sequence[Arrays]] = []
+
+    def fourth(self: Any, pool: Sequence[Arrays], client_ids: Sequence[int]) -> Arrays:
+        pools.append(pool)
+        return pool[3]
+
+    monkeypatch.setattr(RankCoreFed, "_elect", fourth)
+    trace = fair_round(RankCoreFed(rank_every=1, **three()))
+    fair = (-0.1 / 3, 0.4 / 3)
+    np.testing.assert_allclose(final(trace), fair, atol=1e-7)
+    models = [array for model in pools[0] for array in model.values()]
+    np.testing.assert_allclose(
+        models, [FEDAVG, START, PLAIN_MEAN, fair, *MODELS], atol=1e-7
+    )
 
 
 def test_an_election_is_reported() -> None:

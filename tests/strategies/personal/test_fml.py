@@ -91,22 +91,23 @@ def test_no_loss_moves_the_other_model(first: float, alpha: float, beta: float) 
     assert own.z.grad is not None and shared.z.grad is None
 
 
-def losses(**changes: Any) -> list[float]:
-    report = play(**changes, **KEYS).reports[-1].evaluate
+def outcome(**changes: Any) -> tuple[dict[str, bytes], list[float]]:
+    """Return the shared model, and the loss of each client's own."""
+    trace = play(**changes, **KEYS)
+    report = trace.reports[-1].evaluate
     assert report is not None
-    return [float(row["loss"]) for row in report.rows]
+    return bits(trace.arrays[-1]), [float(row["loss"]) for row in report.rows]
 
 
 def test_labels_alone_are_fedavg_beside_standalone() -> None:
     alone = {"method": "fml", "fml_alpha": 1.0, "fml_beta": 1.0}
-    plain = bits(play(method="fedavg", **KEYS).arrays[-1])
-    assert bits(play(**alone, **KEYS).arrays[-1]) == plain
-    assert losses(**alone) == losses(method="standalone")
+    shared, own = outcome(method="fedavg")[0], outcome(method="standalone")[1]
+    assert outcome(**alone) == (shared, own)
     for name in ("fml_alpha", "fml_beta"):
-        changed = {**alone, name: 0.5}
         # Each share is of one model; the other one only teaches.
-        assert (bits(play(**changed, **KEYS).arrays[-1]) == plain) is (name == "fml_alpha")
-        assert (losses(**changed) == losses(method="standalone")) is (name == "fml_beta")
+        found, losses = outcome(**{**alone, name: 0.5})
+        assert (found == shared) is (name == "fml_alpha")
+        assert (losses == own) is (name == "fml_beta")
 
 
 def test_both_models_stay_alike_in_their_first_training() -> None:
