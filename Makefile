@@ -84,6 +84,7 @@ PROCESSES ?= 2
 disasters: $(READY)  ## seeds of a simulated world, in which anything may fail; SEEDS=100000
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.disasters.judge --seeds $(SEEDS) --write \
 		--processes $(PROCESSES) --progress runs/disasters.jsonl
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.disasters.processes --seeds 40
 
 liars: $(READY)  ## a search for what one dishonest client can do to each method; under an hour
 	rm -f $(LIARS)
