@@ -1,6 +1,7 @@
 """Recording of rounds, clients and rejected replies in the run's folder."""
 
 import logging
+import math
 from collections.abc import Iterator
 
 from typing_extensions import override
@@ -9,6 +10,7 @@ from fedsuite.results.layout import CLIENTS, EVENTS, LEFT_OUT, ROUNDS, read_tabl
 from fedsuite.results.writer import RunFolder
 from fedsuite.rounds.events import Callback, RoundReport, RunState
 from fedsuite.rounds.exchange import Rejection
+from fedsuite.rounds.kinds import Kind
 from fedsuite.rounds.remarks import why_left_out
 from fedsuite.rounds.report import Row
 from fedsuite.rounds.validation import MOST_METRICS
@@ -109,18 +111,21 @@ class Recorder(Callback):
 def _left_out(report: RoundReport) -> Iterator[dict[str, object]]:
     """Yield an event for each client of a phase some of whose metrics do not count."""
     for phase in report.phases:
-        reasons: dict[int, list[str]] = {}
+        by_client: dict[int, dict[str, float]] = {}
         for metric, clients in phase.left_out.items():
             for client_id, number in clients.items():
-                reasons.setdefault(client_id, []).append(why_left_out(metric, number))
-        for client_id, of_client in sorted(reasons.items()):
+                by_client.setdefault(client_id, {})[metric] = number
+        for client_id, of_client in sorted(by_client.items()):
             more = f" (and {len(of_client) - 1} more)" if len(of_client) > 1 else ""
+            impossible = any(map(math.isfinite, of_client.values()))
+            metric, number = next(iter(of_client.items()))
             yield {
                 "round": report.server_round,
                 "kind": LEFT_OUT,
                 "phase": phase.phase,
                 "client": client_id,
-                "reason": f"{of_client[0]}{more}",
+                "cause": Kind.WRONG_METRICS if impossible else Kind.NOT_FINITE,
+                "reason": f"{why_left_out(metric, number)}{more}",
             }
 
 

@@ -420,7 +420,7 @@ def _ground(event: Mapping[str, Any]) -> str:
     kind, cause = event.get("kind", ""), event.get("cause")
     if kind == LEFT_OUT:
         # What is not finite may be the client's honest state, a score of one class.
-        return "impossible" if "expected" in str(event.get("reason")) else "left out"
+        return "impossible" if cause == Kind.WRONG_METRICS else "left out"
     if kind == "rejected-reply" and cause in ABSENT:
         return "absent"
     if kind == "rejected-reply" and cause == Kind.DUPLICATE:

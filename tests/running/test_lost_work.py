@@ -80,7 +80,8 @@ def test_a_client_that_reports_per_cent_costs_nothing_but_its_number(
     assert last["clients_trained"] == 4 and last["replies_rejected"] == 0
     summary = run.summary["accuracy_in_per_cent"]
     assert (summary["num_clients"], summary["num_asked"]) == (3, 4)
-    assert {event["kind"] for event in run.events()} == {"left-out-metric"}
+    whys = {(event["kind"], event["cause"]) for event in run.events()}
+    assert whys == {("left-out-metric", "wrong-metrics")}
 
 
 @pytest.mark.parametrize("value", [95.0, 1.0000001, -0.01, 100])
