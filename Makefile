@@ -75,8 +75,8 @@ canary:  ## the tests that touch Flower on its newest nightly build, and which n
 	OMP_NUM_THREADS=1 .venv-canary/bin/python -m pytest -q -n 2 $(FLOWER_TESTS)
 
 faults: $(READY)  ## every fault, here and in real processes, and 10,000 inputs per decoder
-	FEDSUITE_FAULTS=all $(PYTEST) tests/faults tests/deploy tests/test_fuzz_records.py \
-		tests/workarounds/test_flower_wire.py
+	FEDSUITE_FAULTS=all $(PYTEST) tests/faults tests/deploy tests/readers \
+		tests/test_fuzz_records.py tests/workarounds/test_flower_wire.py
 
 SEEDS ?= 2000
 PROCESSES ?= 2

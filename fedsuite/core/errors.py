@@ -53,7 +53,15 @@ def described(error: BaseException) -> str:
 
 
 class FedsuiteError(Exception):
-    """Base of all errors raised on purpose."""
+    """Base of all errors raised on purpose; a long message is cut off."""
+
+    def __str__(self) -> str:
+        return _shortened(super().__str__())
+
+
+def _shortened(message: str) -> str:
+    """Return a message, which may name what a file of others holds, or how it begins."""
+    return message if len(message) <= _LONGEST else f"{message[:_LONGEST]} ..."
 
 
 class ConfigError(FedsuiteError):
@@ -104,7 +112,8 @@ class Refused(ConfigError, ValueError):
         head = f"{subject} {verb} {' and '.join(others)}" if others else subject
         of_method = next(iter(self.values)) == "method" and bool(others)
         place = "" if self.in_python or of_method else "key "
-        return f"{place}{head}: {re.sub(r'{([a-z0-9-]+)}', self._spelled, self.text)}"
+        text = re.sub(r"{([a-z0-9-]+)}", self._spelled, self.text)
+        return _shortened(f"{place}{head}: {text}")
 
     def _said(self, key: str, value: object) -> str:
         if key == "method" and len(self.values) > 1:

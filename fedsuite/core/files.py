@@ -124,7 +124,7 @@ def safetensors_bytes(arrays: Mapping[str, "NDArray[Any]"], note: str = "") -> b
 def safetensors_arrays(data: bytes) -> tuple[dict[str, "NDArray[Any]"], str]:
     """Return the arrays and the text of :func:`safetensors_bytes`, compared with the hash.
 
-    A file of another program has no hash, and no text.
+    A file of another program has neither, and one of an early fedsuite a text alone.
 
     Raises
     ------
@@ -142,12 +142,11 @@ def safetensors_arrays(data: bytes) -> tuple[dict[str, "NDArray[Any]"], str]:
             if zeroed.hexdigest() != seal[0].decode():
                 raise ValueError("it was damaged after it was written: its hash differs")
         arrays: dict[str, NDArray[Any]] = load(data)
-        if not seal:
-            return arrays, ""
-        metadata = json.loads(data[8:header])["__metadata__"]["fedsuite"]
+        metadata = json.loads(data[8:header]).get("__metadata__") or {}
+        note = str(metadata.get("fedsuite", ""))
     except (SafetensorError, LookupError, TypeError) as error:
         raise ValueError(str(error)) from error
-    return arrays, metadata.partition(" ")[2]
+    return arrays, note.partition(" ")[2] if seal else note
 
 
 def write_error(path: Path, error: OSError) -> RunError:

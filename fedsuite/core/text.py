@@ -5,6 +5,19 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from fedsuite.core.reading import read_named
+
+LARGEST_TOML = 2**22
+"""Bytes of a file of TOML: the keys and comments of 10,000 nodes are a tenth of it."""
+
+_DEEPEST = 64
+_LARGEST_INT = 2**64
+# Python's parser takes time with the square of a key's parts: 20 s for 16,000 of them.
+_LONG_KEY = re.compile(
+    r"""(?<![^\s\[{,])(?:(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+)"""
+    f"{{{_DEEPEST}}}"
+)
+_TOO_DEEP = "it is nested too deeply"
 _BYTE_ORDER_MARK = "\ufeff"
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _DEVICE = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)
@@ -23,7 +36,7 @@ def read_text(path: Path) -> str:
     ValueError
         If it has another encoding; the message is a part of a line.
     """
-    return decoded(path.read_bytes())
+    return decoded(read_named(path))
 
 
 def decoded(data: bytes) -> str:
@@ -48,21 +61,39 @@ def read_toml(path: Path) -> dict[str, Any]:
     ValueError
         If it is no TOML in UTF-8; the message is a part of a line.
     """
-    return toml(path.read_bytes())
+    return toml(read_named(path, LARGEST_TOML))
 
 
 def toml(data: bytes) -> dict[str, Any]:
     """Return the content of :func:`read_toml` of bytes; ValueError if it is none."""
+    if len(data) > LARGEST_TOML:
+        raise ValueError(f"it has more than {LARGEST_TOML:,} bytes")
     # TOML's lines may end as they do on Windows.
     text = decoded(data).replace("\r\n", "\n")
+    if key := _LONG_KEY.search(text):
+        raise ValueError(f"{_TOO_DEEP}, see line {text.count(chr(10), 0, key.start()) + 1}")
     try:
-        return tomllib.loads(text)
+        values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         if _is_valid(text.replace("\\", "/")):
             raise ValueError(f"{error}: {_ESCAPES}") from None
         raise ValueError(str(error)) from None
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise ValueError(_TOO_DEEP) from None
+    _check(values, _DEEPEST)
+    return values
+
+
+def _check(value: Any, levels: int) -> None:
+    """Refuse what TOML forbids and Python reads: long whole numbers; and depth."""
+    if isinstance(value, dict | list):
+        if not levels:
+            raise ValueError(_TOO_DEEP)
+        for item in value.values() if isinstance(value, dict) else value:
+            _check(item, levels - 1)
+    elif isinstance(value, int) and abs(value) >= _LARGEST_INT:
+        # Python refuses to print the longest ones.
+        raise ValueError("it holds a whole number of more than 64 bits")
 
 
 def escape_taken(value: str) -> str:

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from filelock import FileLock, Timeout
 
 from fedsuite.core.progress import Work
+from fedsuite.core.reading import mapped_array, parsed, read_bytes
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -102,14 +103,16 @@ def _open(folder: Path) -> Arrays | None:
     if not folder.exists():
         return None
     try:
-        manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+        manifest = parsed(read_bytes(folder / _MANIFEST))
         arrays: Arrays = {}
         for name, checksum in manifest.items():
+            if name != Path(name).name:
+                raise ValueError(f"{name!r} is no array's name")
             path = folder / f"{name}.npy"
-            arrays[name] = np.load(path, mmap_mode="r", allow_pickle=False)
+            arrays[name] = mapped_array(path)
             if _checksum(arrays[name]) != checksum:
                 raise ValueError(f"{path} does not match its checksum")
-    except (OSError, EOFError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         _log.warning("cache entry %s is damaged and will be rebuilt: %s", folder, error)
         return None
     return arrays

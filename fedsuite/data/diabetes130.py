@@ -29,10 +29,12 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from fedsuite.core.errors import DataError, one_line
+from fedsuite.core.reading import check_regular
 from fedsuite.core.settings import key
 from fedsuite.data.folders import dataset_folder
 from fedsuite.data.owners import shown_names
 from fedsuite.data.specs import DatasetSpec, IntArray, RawData, Source
+from fedsuite.data.table_files import read_table, unreadable
 from fedsuite.data.tabular import Floats, one_hot, standardised
 
 FILES = ("diabetic_data.parquet", "diabetic_data.csv")
@@ -173,18 +175,18 @@ def _read(file: Path) -> ArrowTable:
     """Return the used columns as strings."""
     import pyarrow as pa
     import pyarrow.csv
-    import pyarrow.parquet
 
     try:
         if file.suffix == ".csv":
+            check_regular(file)
             # Strings also for columns of numbers, so that ? and None stay as they are.
             table = pyarrow.csv.read_csv(
                 file, convert_options=pyarrow.csv.ConvertOptions(strings_can_be_null=False)
             )
         else:
-            table = pyarrow.parquet.read_table(file)
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{file}: not a readable table ({one_line(error)})") from error
+            table = read_table(file)
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        raise unreadable(file, error) from error
     names = [
         *("patient_nbr", "readmitted", AGE),
         *(*OWNERS.values(), *NUMBERS, *VISITS, *DIAGNOSES, *CODES),
@@ -192,6 +194,8 @@ def _read(file: Path) -> ArrowTable:
     for name in names:
         if name not in table.column_names:
             raise DataError(f"{file}: no column {name!r}")
+        if table.column_names.count(name) > 1:
+            raise DataError(f"{file}: column {name!r} is there twice: rename one")
     table = table.select(names)
     for name in names:
         if table[name].null_count:
@@ -199,7 +203,10 @@ def _read(file: Path) -> ArrowTable:
                 f"{file}: column {name!r} has {table[name].null_count} empty cells"
             )
     text = pa.schema([(name, pa.string()) for name in names])
-    return table.cast(text).combine_chunks()
+    try:
+        return table.cast(text).combine_chunks()
+    except pa.ArrowException as error:
+        raise unreadable(file, error) from error
 
 
 def _encode(file: Path, table: ArrowTable) -> Floats:

@@ -37,5 +37,8 @@ def dataset_file(spec: DatasetSpec, data_dir: Path | None, name: str) -> Path:
 
 def file_identity(file: Path) -> str:
     """Return a file's path, size and time, which change with the file."""
-    status = file.stat()
+    try:
+        status = file.stat()
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read ({error.strerror})") from error
     return f"{file.resolve()}|{status.st_size}|{status.st_mtime_ns}"

@@ -22,6 +22,7 @@ from fedsuite.data.cache import load_or_build
 from fedsuite.data.folders import file_identity, missing_folder
 from fedsuite.data.pictures import decode
 from fedsuite.data.specs import DatasetSpec, RawData, Source
+from fedsuite.data.table_files import opened_parquet, rows_at_once, unreadable
 
 HUB = "hf://datasets/"
 """Prefix of the hub's repositories for the ``datasets`` library."""
@@ -152,20 +153,18 @@ def _cache_entry(spec: DatasetSpec, sources: Sequence[str]) -> str:
 
 def _open(spec: DatasetSpec, file: Path) -> _Table:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     try:
-        parquet = pq.ParquetFile(file)
+        parquet = opened_parquet(file)
     except (OSError, pa.ArrowException) as error:
-        raise DataError(
-            f"{file}: not a readable Parquet file ({one_line(error)})"
-        ) from error
+        raise unreadable(file, error) from error
 
     columns = _wanted_columns(spec, parquet.schema_arrow.names, str(file))
 
     def tables() -> Iterator[ArrowTable]:
         try:
-            for batch in parquet.iter_batches(_ROWS_PER_BATCH, columns=columns):
+            rows = rows_at_once(parquet, columns, _ROWS_PER_BATCH)
+            for batch in parquet.iter_batches(rows, columns=columns):
                 yield pa.Table.from_batches([batch])
         except (OSError, pa.ArrowException) as error:
             raise DataError(f"{file}: cannot be read ({one_line(error)})") from error
@@ -204,11 +203,13 @@ def _hub_sources(spec: DatasetSpec, folder: Path | None) -> dict[str, Sequence[_
 
 
 def _wanted_columns(spec: DatasetSpec, present: Sequence[str], where: str) -> list[str]:
-    """Return the columns to read; refuse a file that lacks one."""
+    """Return the columns to read; refuse a file that lacks one, or has it twice."""
     wanted = [c for c in (spec.image_column, spec.label_column, spec.id_column) if c]
     for name in wanted:
         if name not in present:
             raise DataError(f"{where}: no column {name!r}; it has {', '.join(present)}")
+        if present.count(name) > 1:
+            raise DataError(f"{where}: column {name!r} is there twice: rename one")
     return wanted
 
 
@@ -220,14 +221,21 @@ def _decode(
     total = sum(num_rows.values())
     if not total:
         raise DataError(f"data set {spec.name}: the files hold no rows")
-    features = np.empty((total, *spec.input_shape), np.uint8)
-    labels = np.empty(total, np.int64)
+    try:
+        features = np.empty((total, *spec.input_shape), np.uint8)
+        labels = np.empty(total, np.int64)
+    except (ValueError, MemoryError) as error:
+        raise DataError(
+            f"data set {spec.name}: the files tell of {total:,} rows, which no memory holds"
+        ) from error
     ids: list[npt.NDArray[Any]] = []
     row = 0
     with Work(f"decoding {spec.name}", total) as decoding:
         for source in (source for part in sources.values() for source in part):
             first_row = row
             for table in source.tables:
+                if row + table.num_rows - first_row > source.num_rows:
+                    raise _other_rows(source)
                 rows = slice(row, row + table.num_rows)
                 position = (source.where, row - first_row)
                 _decode_images(spec, table, position, features[rows])
@@ -238,6 +246,9 @@ def _decode(
                     ids.append(column.to_numpy(zero_copy_only=False))
                 row = rows.stop
                 decoding.show(row)
+            if row - first_row != source.num_rows:
+                # The arrays would keep what was in memory before.
+                raise _other_rows(source)
     arrays: dict[str, npt.NDArray[Any]] = {
         "features": features,
         "num_train": np.array(sum(num_rows[split] for split in spec.train_splits)),
@@ -247,6 +258,13 @@ def _decode(
     if ids:
         arrays["ids"] = np.unique(np.concatenate(ids), return_inverse=True)[1]
     return arrays
+
+
+def _other_rows(source: _Table) -> DataError:
+    return DataError(
+        f"{source.where}: it tells of {source.num_rows:,} rows, and holds others: it is "
+        "damaged"
+    )
 
 
 def read_column(table: ArrowTable, name: str, where: str) -> Any:

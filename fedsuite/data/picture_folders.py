@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedsuite.core.errors import DataError
+from fedsuite.core.reading import read_named
 from fedsuite.data.pictures import decode
 from fedsuite.data.specs import DatasetSpec
 
@@ -91,7 +92,7 @@ def _read_part(
             continue
         for file in _pictures(folder):
             try:
-                pixels = decode(file.read_bytes(), *spec.input_shape, resize=spec.resize)
+                pixels = decode(read_named(file), *spec.input_shape, resize=spec.resize)
             except (DataError, OSError) as error:
                 faults.append(f"{file}: {error}")
                 continue

@@ -16,7 +16,6 @@ unknown word, begin and end. LEAF's own vocabulary is a pickle and is not read.
 """
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -26,6 +25,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedsuite.core.errors import DataError, one_line
+from fedsuite.core.reading import parsed
 from fedsuite.core.settings import key
 from fedsuite.core.text import read_text
 from fedsuite.data.cache import load_or_build
@@ -134,7 +134,7 @@ def _read(spec: DatasetSpec, files: list[Path]) -> dict[str, IntArray]:
 def _comments(file: Path) -> Iterator[_Comment]:
     """Yield the comments of one file; refuse another form than LEAF's."""
     try:
-        content = json.loads(read_text(file))
+        content = parsed(read_text(file))
     except (OSError, ValueError) as error:
         reason = f"not a readable JSON file ({one_line(error)})"
         raise DataError(f"{file}: {reason}") from error

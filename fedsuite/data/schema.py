@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedsuite.core.errors import ConfigError, DataError
+from fedsuite.core.reading import parsed
 from fedsuite.core.text import escape_taken, read_text, toml
 from fedsuite.data.columns import difference
 from fedsuite.data.table_values import (
@@ -383,8 +384,8 @@ class TableSchema:
         """
         try:
             is_json = text.lstrip().startswith("{")
-            told = json.loads(text) if is_json else toml(text.encode())
-        except (ValueError, RecursionError) as error:
+            told = parsed(text) if is_json else toml(text.encode())
+        except ValueError as error:
             raise ConfigError(
                 f"{where}: neither TOML nor JSON ({error}): mend it"
             ) from None

@@ -10,7 +10,6 @@ tells their number, and:
   one is hidden the next smallest is too: else the total would give it away.
 """
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,6 +20,7 @@ import numpy.typing as npt
 
 from fedsuite.core.errors import DataError
 from fedsuite.core.keys import Value
+from fedsuite.core.reading import bounded, is_number
 from fedsuite.core.text import escape_taken
 from fedsuite.data.data_settings import DataSettings
 from fedsuite.data.federated import number_positions
@@ -133,15 +133,15 @@ def parsed(text: str) -> Statistics:
         If it is no statistics.
     """
     try:
-        told = json.loads(text)
+        told = bounded(text)
         columns, classes = told["columns"], told["classes"]
         entries = [told["rows"], *classes.values()]
-        for column in columns.values():
-            entries += [column.get("missing", 0), column.get("rows", 0)]
-            entries += list(column.get("range") or ())
-        kinds = all(isinstance(entry, int | float | str) for entry in entries)
+        entries += [c["rows"] if "rows" in c else c["missing"] for c in columns.values()]
+        bounds = [c["range"] for c in columns.values() if c.get("range") is not None]
+        kinds = all(isinstance(entry, int | str) for entry in entries)
+        kinds = kinds and all(is_number(low) and is_number(high) for low, high in bounds)
         names = [*columns, *classes, *(e for e in entries if isinstance(e, str))]
-    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
+    except (AttributeError, KeyError, TypeError, ValueError):
         raise DataError("told no statistics") from None
     if not kinds or len(names) > 4 * _MOST or any(map(escape_taken, names)):
         raise DataError("told no statistics")

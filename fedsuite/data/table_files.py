@@ -11,11 +11,15 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from fedsuite.core.errors import DataError, one_line
+from fedsuite.core.reading import check_regular
 
 SUFFIXES = (".parquet", ".csv", ".tsv")
 """Kinds of files that are read, by the ends of their names."""
 
 _HEAD = 1 << 16  # bytes that delimiter and decimal point are looked for in
+_MOST_UNPACKED, _FREE_BYTES = 256, 1 << 28
+"""Bytes that a byte of Parquet may become, and those that any file may."""
+_BATCH_BYTES, _BATCH_ROWS = 1 << 26, 1 << 16
 _NO_VALUE = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "#N/A")
 
 ArrowTable: TypeAlias = Any  # pyarrow ships no types
@@ -44,14 +48,13 @@ def arrow_schema(file: Path) -> Any:
         If the file cannot be read.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     if is_csv(file):
         return read_table(file).schema
     try:
-        return pq.read_schema(file)
+        return opened_parquet(file).schema_arrow
     except (OSError, pa.ArrowException) as error:
-        raise _unreadable(file, error) from error
+        raise unreadable(file, error) from error
 
 
 def read_table(
@@ -79,16 +82,66 @@ def read_table(
         If the file cannot be read.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     if is_csv(file):
         table = _read_csv(file, names, texts)
         return _with_declared(table, file, values or {})
     try:
-        # Not read_table, which would take folder names such as a=1 for columns.
-        return pq.ParquetFile(file).read([*names] or None)
+        return pa.Table.from_batches(*_batches(file, names))
     except (OSError, pa.ArrowException) as error:
-        raise _unreadable(file, error) from error
+        raise unreadable(file, error) from error
+
+
+def opened_parquet(file: Path) -> Any:
+    """Return a Parquet file whose columns' names are text.
+
+    Raises
+    ------
+    OSError, pyarrow.ArrowException
+        If it is none, or no regular file.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    check_regular(file)
+    # Not read_table, which would take folder names such as a=1 for columns.
+    parquet = pq.ParquetFile(file)
+    try:
+        parquet.schema_arrow.names  # noqa: B018
+    except UnicodeDecodeError as error:
+        raise pa.ArrowInvalid(str(error)) from error
+    return parquet
+
+
+def _batches(file: Path, names: Sequence[str]) -> tuple[list[Any], Any]:
+    """Return a file's rows and their schema; refuse what unpacks to far more than it is."""
+    import pyarrow as pa
+
+    parquet = opened_parquet(file)
+    most = file.stat().st_size * _MOST_UNPACKED + _FREE_BYTES
+    batches, size = [], 0
+    rows = rows_at_once(parquet, names, _BATCH_ROWS)
+    for batch in parquet.iter_batches(rows, columns=[*names] or None):
+        batches.append(batch)
+        size += batch.nbytes
+        if size > most:
+            raise pa.ArrowInvalid(f"it unpacks to more than {most:,} bytes")
+    schema = batches[0].schema if batches else parquet.read([*names] or None).schema
+    return batches, schema
+
+
+def rows_at_once(parquet: Any, names: Collection[str], most: int) -> int:
+    """Return how many rows of some columns, all by default, to unpack at once.
+
+    A dictionary has a long value once, and every row may point at it.
+    """
+    longest = 1
+    for group in map(parquet.metadata.row_group, range(parquet.num_row_groups)):
+        for column in map(group.column, range(group.num_columns)):
+            name = column.path_in_schema.partition(".")[0]
+            if column.has_dictionary_page and (not names or name in names):
+                longest = max(longest, column.total_uncompressed_size)
+    return min(max(_BATCH_BYTES // longest, 1), most)
 
 
 def is_csv(file: Path) -> bool:
@@ -124,6 +177,7 @@ def _read_csv(
     from pyarrow import csv
 
     try:
+        check_regular(file)
         with file.open("rb") as stream:
             head, _, rest = stream.read(_HEAD).partition(b"\n")
         if not head.strip():
@@ -140,10 +194,11 @@ def _read_csv(
         parsing = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
         return csv.read_csv(file, parse_options=parsing, convert_options=options)
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-        raise _unreadable(file, error) from error
+        raise unreadable(file, error) from error
 
 
-def _unreadable(file: Path, error: Exception) -> DataError:
+def unreadable(file: Path, error: Exception) -> DataError:
+    """Return the error of a file that cannot be read."""
     kind = "CSV in UTF-8" if is_csv(file) else "Parquet"
     return DataError(
         f"{file}: not a readable {kind} file ({one_line(error)}): write it again"

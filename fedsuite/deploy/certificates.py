@@ -133,5 +133,6 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 def _load_key(pem: bytes) -> ec.EllipticCurvePrivateKey:
     key = load_pem_private_key(pem, password=None)
-    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ValueError("a key that is not of an elliptic curve")
     return key

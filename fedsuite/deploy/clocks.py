@@ -33,10 +33,13 @@ def clock_trouble(folder: NodeFolder) -> str:
 def seconds_ahead(folder: NodeFolder) -> float | None:
     """Return by how much this clock is ahead of the server's; None if nobody tells."""
     host, _, port = folder.superlink.rpartition(":")
-    trusted = ssl.create_default_context(cafile=str(folder.path / AUTHORITY))
-    line = http.client.HTTPSConnection(
-        host.strip("[]"), int(port), timeout=5.0, context=trusted
-    )
+    try:
+        trusted = ssl.create_default_context(cafile=str(folder.path / AUTHORITY))
+        line = http.client.HTTPSConnection(
+            host.strip("[]"), int(port), timeout=5.0, context=trusted
+        )
+    except (OSError, ValueError):
+        return None
     try:
         line.request("GET", "/")
         date = line.getresponse().getheader("Date", "")

@@ -32,7 +32,7 @@ import tomli_w
 
 from fedsuite.core.errors import ConfigError, one_line
 from fedsuite.core.keys import Value
-from fedsuite.core.text import escape_taken, is_file_name, read_toml
+from fedsuite.core.text import escape_taken, is_file_name, read_text, read_toml
 from fedsuite.data.schema import TableSchema
 from fedsuite.deploy.certificates import (
     make_authority,
@@ -87,14 +87,14 @@ class SuperLinkFolder:
     @classmethod
     def load(cls, path: Path) -> "SuperLinkFolder":
         """Read a folder of :func:`init_federation`, or raise :class:`ConfigError`."""
-        values = _read(path / SUPERLINK_FILE, ("hosts", "port", "fleet-port", "nodes"))
-        folder = cls(
-            path.resolve(),
-            tuple(map(str, values["hosts"])),
-            int(values["port"]),
-            int(values["fleet-port"]),
-            tuple(map(str, values["nodes"])),
-        )
+        file = path / SUPERLINK_FILE
+        values = _read(file, ("hosts", "port", "fleet-port", "nodes"))
+        ports = _ports(file, values)
+        hosts, nodes = (_texts(file, name, values[name]) for name in ("hosts", "nodes"))
+        for name in nodes:
+            if not is_file_name(name, 63):
+                raise ConfigError(f"{file}: node {name!r:.80} has no name of a folder")
+        folder = cls(path.resolve(), hosts, *ports, nodes)
         keys = [f"{NODES}/{name}.pub" for name in folder.nodes]
         _need(path, (AUTHORITY, SERVER, SERVER_KEY, SECRET, *keys))
         return folder
@@ -130,6 +130,11 @@ class NodeFolder:
         values = _read(path / NODE_FILE, ("name", "superlink"))
         _need(path, (AUTHORITY, NODE_KEY, SECRET))
         config = values.get(_NODE_TABLE, {})
+        if not isinstance(config, dict):
+            raise ConfigError(
+                f"{path / NODE_FILE}: {_NODE_TABLE} is no table: write [{_NODE_TABLE}] on "
+                "a line of its own"
+            )
         for name, value in config.items():
             if not isinstance(value, bool | int | float | str):
                 raise ConfigError(
@@ -163,7 +168,7 @@ def _partners(path: Path) -> str:
     from fedsuite.messages.secrets_shared import public_points
 
     try:
-        lines = [line.strip() for line in path.read_text("utf-8").splitlines()]
+        lines = [line.strip() for line in read_text(path).splitlines()]
         keys = [line for line in lines if line and not line.startswith("#")]
         # The third word is a name, of whatever letters.
         keys = [" ".join(line.split()[:2]) for line in keys]
@@ -347,6 +352,22 @@ def _read(path: Path, names: Sequence[str]) -> dict[str, Any]:
         if name not in values:
             raise ConfigError(f"{path} lacks {name}: make the folder again")
     return values
+
+
+def _ports(file: Path, values: Mapping[str, Any]) -> tuple[int, int]:
+    port, fleet_port = values["port"], values["fleet-port"]
+    for value in (port, fleet_port):
+        if type(value) is not int or not 0 < value < 2**16:
+            raise ConfigError(f"{file}: port {value!r:.80}: expected 1 to 65535")
+    return port, fleet_port
+
+
+def _texts(file: Path, name: str, value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise ConfigError(f"{file}: {name} = {value!r:.80}: expected a list of names")
+    if not value:
+        raise ConfigError(f"{file}: {name} is empty: make the folder again")
+    return tuple(value)
 
 
 def _need(folder: Path, names: Sequence[str]) -> None:

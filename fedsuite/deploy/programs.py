@@ -18,10 +18,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from fedsuite.core.errors import RunError
+from fedsuite.core.errors import RunError, one_line
 from fedsuite.core.files import atomic_write
 from fedsuite.core.own_process import with_fedsuite
+from fedsuite.core.reading import parsed, read_bytes
 from fedsuite.deploy import relay
 from fedsuite.deploy.clocks import clock_trouble
 from fedsuite.deploy.endings import is_full
@@ -212,8 +214,8 @@ def register_nodes(folder: SuperLinkFolder) -> list[str]:
     Flower's list has no names, so a file keeps each node's number. A node whose number the
     SuperLink does not know, as after the loss of the database, is registered again.
     """
-    listed = json.loads(ask(folder, "supernode", "list", CONNECTION, "--format", "json"))
-    known = {str(node.get("node-id")) for node in listed.get("nodes", [])}
+    listed = ask(folder, "supernode", "list", CONNECTION, "--format", "json")
+    known = {str(node.get("node-id")) for node in _answer(listed, "nodes", [])}
     registered = {n: i for n, i in node_numbers(folder).items() if i in known}
     fresh = [name for name in folder.nodes if name not in registered]
     for name in fresh:
@@ -221,19 +223,27 @@ def register_nodes(folder: SuperLinkFolder) -> list[str]:
         words = ("supernode", "register", key, CONNECTION, "--name", name)
         answer = ask(folder, *words, "--format", "json")
         # Flower prints a line of text before the JSON.
-        registration = json.loads(answer[answer.index("{") :])
-        registered[name] = str(registration["node-id"])
+        registered[name] = str(_answer(answer[max(answer.find("{"), 0) :], "node-id"))
         atomic_write(folder.path / REGISTERED, json.dumps(registered, indent=1).encode())
     return fresh
+
+
+def _answer(text: str, name: str, default: Any = None) -> Any:
+    """Return an entry of what Flower prints as JSON; RunError where there is none."""
+    try:
+        answer = parsed(text)
+        return answer[name] if default is None else answer.get(name, default)
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise RunError(f"flwr answered {one_line(text, 200)!r}, without {name}") from None
 
 
 def node_numbers(folder: SuperLinkFolder) -> dict[str, str]:
     """Return Flower's number of each registered node, by name."""
     try:
-        numbers: dict[str, str] = json.loads((folder.path / REGISTERED).read_text())
-    except (OSError, json.JSONDecodeError):
+        numbers = parsed(read_bytes(folder.path / REGISTERED))
+        return {name: number for name, number in numbers.items() if isinstance(number, str)}
+    except (OSError, ValueError, AttributeError):
         return {}
-    return numbers
 
 
 def run_superlink(

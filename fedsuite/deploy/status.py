@@ -1,6 +1,5 @@
 """Status of a federation: nodes, runs, last rounds, rejected replies."""
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedsuite.core.errors import FedsuiteError, RunError, one_line
+from fedsuite.core.reading import parsed
 from fedsuite.deploy.folders import SuperLinkFolder
 from fedsuite.deploy.programs import ask, node_numbers
 from fedsuite.engines.flower import CONNECTION
@@ -138,10 +138,9 @@ def _cells(run: RunStatus) -> tuple[str, ...]:
 
 def _entries(text: str, kind: str) -> list[Mapping[str, Any]]:
     try:
-        answer: Mapping[str, Any] = json.loads(text)
+        answer: Mapping[str, Any] = parsed(text)
         if words := answer.get("error-message"):
             raise RunError([line for line in words.splitlines() if line.strip()][-1])
-        entries: list[Mapping[str, Any]] = answer[kind]
-    except (json.JSONDecodeError, LookupError, TypeError, AttributeError):
+        return [entry for entry in answer[kind] if isinstance(entry, dict)]
+    except (ValueError, LookupError, TypeError, AttributeError):
         return []
-    return entries

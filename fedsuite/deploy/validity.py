@@ -5,9 +5,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 
-from fedsuite.core.errors import ConfigError
+from fedsuite.core.errors import ConfigError, one_line
 from fedsuite.core.files import atomic_write
+from fedsuite.core.reading import read_named
 from fedsuite.deploy.certificates import Certified, make_server_certificate
 from fedsuite.deploy.folders import (
     AUTHORITY,
@@ -26,7 +28,7 @@ WARN_DAYS = 30
 def valid_until(path: Path) -> datetime:
     """Return the end of the certificate in a file, or raise :class:`ConfigError`."""
     try:
-        return x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
+        return x509.load_pem_x509_certificate(read_named(path)).not_valid_after_utc
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except ValueError:
@@ -82,9 +84,17 @@ def renew(folder: SuperLinkFolder, days: int, keeper: Path | None = None) -> dat
             f"--days {days}: the authority's own certificate ends on {end:%Y-%m-%d}, in "
             f"{left} days: ask for fewer, or make a new federation"
         )
-    authority = Certified((folder.path / AUTHORITY).read_bytes(), key.read_bytes())
-    own = (folder.path / SERVER_KEY).read_bytes()
-    renewed = make_server_certificate(authority, folder.hosts, days, own)
+    try:
+        authority = Certified(read_named(folder.path / AUTHORITY), read_named(key))
+        own = read_named(folder.path / SERVER_KEY)
+        renewed = make_server_certificate(authority, folder.hosts, days, own)
+    except OSError as error:
+        raise ConfigError(f"{folder.path} or {key}: {error.strerror}") from error
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise ConfigError(
+            f"{key}, {folder.path / SERVER_KEY} or {folder.path / AUTHORITY}: "
+            f"{one_line(error)}: copy the folders of `fedsuite deploy init` again"
+        ) from error
     atomic_write(folder.path / SERVER, renewed.certificate)
     os.chmod(folder.path / SERVER, 0o600)
     return valid_until(folder.path / SERVER)

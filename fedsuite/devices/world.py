@@ -28,15 +28,17 @@ import csv
 import io
 import json
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedsuite.core import reading
 from fedsuite.core.client_names import client_number
 from fedsuite.core.errors import ConfigError, nearest
 from fedsuite.core.rng import numpy_stream
-from fedsuite.core.text import read_text, toml
+from fedsuite.core.text import read_text, read_toml, toml
 from fedsuite.devices.availability import (
     DAY,
     HOUR,
@@ -135,7 +137,7 @@ def content_of(devices: str) -> str:
         return devices
     path = Path(devices).expanduser()
     try:
-        told = toml(path.read_bytes())
+        told = read_toml(path)
         _read_tables(told, path.parent)
     except OSError as error:
         near = nearest(devices, WORLDS)
@@ -146,9 +148,8 @@ def content_of(devices: str) -> str:
         ) from error
     except ValueError as error:
         raise ConfigError(f"devices {path}: {error}") from error
-    text = json.dumps(told, sort_keys=True)
     _checked(told, f"devices {path}")
-    return text
+    return json.dumps(told, sort_keys=True)
 
 
 def parsed(devices: str) -> Mapping[str, Any]:
@@ -167,7 +168,7 @@ def parsed(devices: str) -> Mapping[str, Any]:
             f"`fedsuite.run`: start the run by one of them, or name {', '.join(WORLDS)}"
         )
     try:
-        told = json.loads(devices)
+        told = reading.parsed(devices)
     except ValueError as error:
         raise ConfigError(f"key devices: it is no JSON: {error}") from error
     return _checked(told, "key devices")
@@ -299,8 +300,12 @@ def _read_tables(told: Mapping[str, Any], folder: Path) -> None:
         if not isinstance(table, dict) or "file" not in table:
             continue
         path = folder / str(table.pop("file"))
-        rows = list(csv.reader(io.StringIO(read_text(path)), skipinitialspace=True))
-        if [cell.strip() for cell in rows[0] if rows] != ["client", "from", "to"]:
+        try:
+            lines = csv.reader(io.StringIO(read_text(path)), skipinitialspace=True)
+            rows = list(lines) or [[]]
+        except csv.Error as error:
+            raise ValueError(f"{path}: {error}") from None
+        if [cell.strip() for cell in rows[0]] != ["client", "from", "to"]:
             raise ValueError(f"{path}: expected the columns client, from, to")
         try:
             table["spans"] = [
@@ -363,6 +368,8 @@ def _checked(told: Any, where: str) -> Mapping[str, Any]:
             raise refuse(entry, "it names its clients, so share has no effect")
         if not isinstance(profile.get("clients", []), list):
             raise refuse(entry, 'clients: expected a list, such as [3, "hospital-b"]')
+        if not all(isinstance(client, int | str) for client in profile.get("clients", [])):
+            raise refuse(entry, "clients: expected numbers and names")
         if profile.get("availability", "") not in ("", *kinds):
             raise refuse(
                 entry, f"no availability {profile['availability']!r}: there is {_or(kinds)}"
@@ -383,7 +390,8 @@ def _check_number(
     """Refuse what is no finite number from ``least``, None being above 0, to ``most``."""
     low = 0.0 if least is None else least
     if isinstance(value, int | float) and not isinstance(value, bool):
-        inside = math.isfinite(value) and low <= value <= most
+        # A whole number of JSON may be larger than any float.
+        inside = low <= value <= most and abs(value) <= sys.float_info.max
         if inside and (least is not None or value != 0):
             return
     bounds = "above 0" if least is None else f"from {least:g}"

@@ -6,7 +6,6 @@ nothing private, so that they run what a user of Flower runs.
 
 import contextlib
 import http.client
-import json
 import re
 import subprocess
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from fedsuite.core.errors import RunError
 from fedsuite.core.progress import ROUNDS, Work, redraw, round_in
+from fedsuite.core.reading import parsed
 from fedsuite.engines.processes import (
     PortTakenError,
     Program,
@@ -309,18 +309,17 @@ def parse_outcome(text: str, run_id: str | None = None) -> Outcome | None:
         Number of the run; None takes the newest.
     """
     try:
-        answer = json.loads(text)
+        answer = parsed(text)
         if words := answer.get("error-message"):
             last = [line for line in words.splitlines() if line.strip()][-1]
             raise NoAnswerError(f"flwr ls failed: {last.strip()}")
-        runs = answer["runs"]
-    except (json.JSONDecodeError, LookupError, TypeError, AttributeError):
+        for run in answer["runs"]:
+            if run_id in (None, str(run.get("run-id"))):
+                return Outcome(str(run["status"]), str(run.get("status-details", "")))
+    except (ValueError, LookupError, TypeError, AttributeError):
         raise RunError(
             f"cannot read the answer of flwr ls: {text.strip()[:200]!r}"
         ) from None
-    for run in runs:
-        if run_id in (None, str(run.get("run-id"))):
-            return Outcome(run["status"], run.get("status-details", ""))
     return None
 
 

@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
@@ -25,6 +26,8 @@ from flwr.supercore.primitives.asymmetric import (
     sign_message,
     verify_signature,
 )
+
+from fedsuite.core.reading import read_named
 
 PUBLIC_KEY_BYTES = 49
 """A point of P-384, compressed."""
@@ -121,7 +124,10 @@ def signed(key_file: Path, words: bytes) -> bytes:
     ValueError
         If the file holds no such key, or one that is not of P-384.
     """
-    private = load_ssh_private_key(key_file.read_bytes(), password=None)
+    try:
+        private = load_ssh_private_key(read_named(key_file), password=None)
+    except (TypeError, UnsupportedAlgorithm) as error:
+        raise ValueError(str(error)) from error
     if not isinstance(private, ec.EllipticCurvePrivateKey):
         raise ValueError("the key is not of ECDSA")
     signer = _point(private.public_key())

@@ -164,7 +164,8 @@ class ModelFacts:
         """Return the facts of JSON; LookupError, TypeError or ValueError of others."""
         if values["format"] != FORMAT:
             raise ValueError(
-                f"format {values['format']!r:.20}, this version reads {FORMAT}"
+                f"format {values['format']!r:.20}, this version reads {FORMAT}: read it "
+                "with the fedsuite that wrote it"
             )
         shape = _list(values, "input_shape", int)
         if not 0 < len(shape) <= _MOST_AXES or min(shape) < 1 or max(shape) >= 2**31:

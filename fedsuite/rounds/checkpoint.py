@@ -31,6 +31,15 @@ if TYPE_CHECKING:
     from fedsuite.rounds.events import RunState
 
 FORMAT = 6
+EARLIER: Mapping[int, str] = {
+    1: "0.1.0 until 2026-11-23",
+    2: "0.1.0 until 2026-11-24",
+    3: "0.1.0 until 2026-11-26",
+    4: "0.1.0 on 2026-11-26",
+    5: "0.1.0 until 2026-11-27",
+}
+"""Which fedsuite wrote and reads each earlier format; the dates are those of commits."""
+
 ASIDE = ".aside"
 """Ending of a checkpoint that a person passed over."""
 _FILE_NAME = "round-{:06d}.safetensors"
@@ -167,10 +176,7 @@ class Checkpoint:
             tensors, note = read_arrays(path)
             facts = parsed(note)
             if facts["format"] != FORMAT:
-                raise RunError(
-                    f"checkpoint {path} has format {facts['format']}, this version reads "
-                    f"{FORMAT}: resume it with the fedsuite that wrote it"
-                )
+                raise RunError(f"checkpoint {path} {_of_another(facts['format'])}")
             if facts["round"] != checkpoint_round(path):
                 raise ValueError(f"it says that it is of round {facts['round']!r:.40}")
             return cls(
@@ -188,6 +194,17 @@ class Checkpoint:
             )
         except (OSError, LookupError, TypeError, ValueError, AttributeError) as error:
             raise RunError(f"cannot read checkpoint {path}: {error}") from error
+
+
+def _of_another(number: object) -> str:
+    """Return what to do about a checkpoint of another format."""
+    if type(number) is not int or number < 1:
+        raise ValueError(f"format {number!r:.20} is none")
+    wrote = f"fedsuite {EARLIER[number]}" if number in EARLIER else "a later fedsuite"
+    return (
+        f"has format {number}, which {wrote} wrote and reads, and this version reads "
+        f"{FORMAT}: resume it with that one"
+    )
 
 
 def _packed(tree: Mapping[str, Any], tensors: Arrays, path: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from flwr.serverapp import Grid
 
+from fedsuite.core import reading
 from fedsuite.core.column_scaling import ColumnScaling
 from fedsuite.core.errors import DataError, RunError
 from fedsuite.core.files import atomic_write, make_folder
@@ -45,7 +46,7 @@ def told_before(folder: Path) -> ColumnScaling | None:
     """
     path = folder / SCALING_FILE
     try:
-        return ColumnScaling.from_dict(json.loads(path.read_bytes()))
+        return ColumnScaling.from_dict(reading.parsed(reading.read_bytes(path)))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError) as error:

@@ -11,7 +11,7 @@ from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.core.keys import Value, plain_text
 from fedsuite.core.text import read_toml
 from fedsuite.experiment.experiment import Experiment, parse_assignment
-from fedsuite.experiment.key_catalog import is_default, local_keys
+from fedsuite.experiment.key_catalog import is_default, known_keys, local_keys
 
 BASE = "base.toml"
 """File of what all runs of a sweep share, which shows that a folder is a sweep's."""
@@ -132,6 +132,11 @@ def shared_values(folder: Path, base: Mapping[str, Value]) -> dict[str, Value]:
         return shared
     except (OSError, ValueError) as error:
         raise RunError(f"{path}: {error}: mend it, or choose another --output") from error
+    if unknown := sorted(set(before) - set(known_keys())):
+        raise RunError(
+            f"{path}: this fedsuite has no key {unknown[0]}: go on with the fedsuite that "
+            "wrote it, or choose another --output"
+        )
     _check_same(folder, before, shared)
     return shared
 

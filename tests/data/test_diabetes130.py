@@ -213,7 +213,7 @@ def test_bad_tables_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no row is left"):
         load(tmp_path)
     file.write_bytes(b"no table")
-    with pytest.raises(DataError, match="not a readable table"):
+    with pytest.raises(DataError, match="not a readable Parquet file"):
         load(tmp_path)
     file.unlink()
     with pytest.raises(DataError, match=r"no diabetic_data\.parquet or diabetic_data"):

@@ -17,7 +17,14 @@ from fedsuite.engines.local import run_local
 from fedsuite.messages.array_records import to_arrays, to_record
 from fedsuite.messages.versions import exchange_of
 from fedsuite.results.writer import CHECKPOINTS
-from fedsuite.rounds.checkpoint import Checkpoint, go_back_to, list_checkpoints, load_latest
+from fedsuite.rounds.checkpoint import (
+    EARLIER,
+    FORMAT,
+    Checkpoint,
+    go_back_to,
+    list_checkpoints,
+    load_latest,
+)
 from fedsuite.rounds.events import RunState
 from fedsuite.rounds.strategy import FederatedStrategy
 from fedsuite.strategies.averaging.fedavg import FedAvg
@@ -124,7 +131,34 @@ def test_rewriting_without_a_change_is_fine(tmp_path: Path) -> None:
 def test_other_format_is_named(tmp_path: Path) -> None:
     path = example().save(tmp_path)
     rewrite(path, lambda facts: facts | {"format": 99})
-    with pytest.raises(RunError, match="has format 99, this version reads 6: resume it"):
+    words = (
+        "has format 99, which a later fedsuite wrote and reads, and this version reads 6"
+    )
+    with pytest.raises(RunError, match=words):
+        Checkpoint.load(path)
+
+
+def test_every_earlier_format_says_which_version_reads_it(tmp_path: Path) -> None:
+    """As they were: until the third, the text in the file had no hash."""
+    assert list(EARLIER) == list(range(1, FORMAT))
+    path = example().save(tmp_path)
+    for number, version in EARLIER.items():
+        text = json.dumps({"format": number, "round": 7, "fingerprint": "print"})
+        if number < 3:
+            save_file({"arrays/w": np.zeros(3)}, path, {"fedsuite": text})
+        else:
+            path.write_bytes(safetensors_bytes({"arrays/w": np.zeros(3)}, text))
+        with pytest.raises(RunError) as caught:
+            load_latest(tmp_path, "print")
+        assert f"has format {number}, which fedsuite {version} wrote" in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("number", [0, -1, None, "6", 6.5, [6], True])
+def test_a_format_that_is_none(number: object, tmp_path: Path) -> None:
+    path = example().save(tmp_path)
+    rewrite(path, lambda facts: facts | {"format": number})
+    with pytest.raises(RunError, match="is none"):
         Checkpoint.load(path)
 
 

@@ -18,6 +18,7 @@ from typing import Any, Self
 
 from filelock import FileLock, Timeout
 
+from fedsuite.core import reading
 from fedsuite.core.errors import RunError
 from fedsuite.core.files import read_error, sync_folder, write_error
 
@@ -71,7 +72,9 @@ def read_chain(path: Path) -> Chain:
         If the file cannot be read.
     """
     try:
-        data = path.read_bytes() if path.exists() else b""
+        data = reading.read_named(path)
+    except FileNotFoundError:
+        data = b""
     except OSError as error:
         raise read_error(path, error) from error
     whole, newline, torn = data.rpartition(b"\n")
@@ -79,9 +82,9 @@ def read_chain(path: Path) -> Chain:
     head, broken = "", 0
     for number, text in enumerate(whole.split(b"\n") if newline else (), start=1):
         try:
-            line = json.loads(text)
+            line = reading.parsed(text)
             fits = line[_BEFORE] == head and line[HASH] == hash_of(line)
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, LookupError, TypeError, RecursionError):
             line, fits = {}, False
         if not fits and not broken:
             broken = number

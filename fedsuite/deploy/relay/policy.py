@@ -14,8 +14,9 @@ from typing import Literal
 
 from fedsuite.core.errors import ConfigError, nearest
 from fedsuite.core.keys import Value, toml_text
+from fedsuite.core.reading import read_named
 from fedsuite.core.settings import Settings, key
-from fedsuite.core.text import read_toml
+from fedsuite.core.text import LARGEST_TOML, toml
 
 _DTYPES = "float16, float32, float64, int8, int16, int32, int64, uint8, bool"
 _METRICS = (
@@ -180,8 +181,9 @@ class Policy:
     def load(cls, path: Path) -> "Policy":
         """Read a file, or raise :class:`ConfigError` that names file and key."""
         try:
-            tables = read_toml(path)
-            digest = hashlib.sha256(path.read_bytes()).hexdigest()
+            # One reading: the hash is of what was taken.
+            content = read_named(path, LARGEST_TOML)
+            tables, digest = toml(content), hashlib.sha256(content).hexdigest()
         except OSError as error:
             raise ConfigError(f"cannot read {path}: {error.strerror}") from error
         except ValueError as error:

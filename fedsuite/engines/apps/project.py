@@ -5,7 +5,6 @@ import importlib
 import os
 import sys
 import tempfile
-import tomllib
 import traceback
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -18,12 +17,15 @@ from flwr.serverapp import ServerApp
 
 from fedsuite.core.errors import ConfigError, RunError, described, nearest, one_line
 from fedsuite.core.keys import Value
+from fedsuite.core.reading import check_regular
+from fedsuite.core.text import read_toml
 from fedsuite.workarounds.flower_config import flattened, parsed_run_config
 
 PROJECT = "pyproject.toml"
 BUNDLE = ".fab"
 
 _LARGEST_BUNDLE = 1 << 28
+_MOST_FILES = 10_000
 
 _Component = TypeVar("_Component", ServerApp, ClientApp)
 
@@ -61,7 +63,7 @@ class Project:
         """
         path = folder / PROJECT
         try:
-            table = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+            table = read_toml(path)
         except FileNotFoundError:
             raise ConfigError(
                 f"{folder} holds no {PROJECT}: give the folder of a Flower app"
@@ -196,11 +198,18 @@ def opened(app: Path) -> Iterator[Path]:
         )
     with tempfile.TemporaryDirectory(prefix="fedsuite-app-") as name:
         try:
+            check_regular(app)
             with zipfile.ZipFile(app) as bundle:
-                if sum(entry.file_size for entry in bundle.infolist()) > _LARGEST_BUNDLE:
+                entries = bundle.infolist()
+                if sum(entry.file_size for entry in entries) > _LARGEST_BUNDLE:
                     raise ConfigError(f"{app} unpacks to more than 256 MiB, no app does")
+                if len(entries) > _MOST_FILES:
+                    raise ConfigError(f"{app} holds more than {_MOST_FILES:,} files")
                 bundle.extractall(name)
-        except (OSError, zipfile.BadZipFile) as error:
+        except ConfigError:
+            raise
+        except Exception as error:
+            # What broken archives raise is not to be foreseen: zlib's, struct's, others.
             raise ConfigError(
                 f"{app} is no folder and no bundle ({BUNDLE}) of a Flower app: "
                 f"{one_line(error)}"

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from fedsuite.core.errors import DataError, one_line
 from fedsuite.core.logs import write_line
+from fedsuite.core.reading import mapped_array, read_named
 from fedsuite.data.columns import fingerprint
 from fedsuite.data.federated import scale_inputs
 from fedsuite.data.pictures import decode
@@ -201,7 +202,14 @@ def _pictures(files: Sequence[Path], facts: ModelFacts) -> npt.NDArray[Any]:
             f"{files[0]}: a picture, and the model takes {_shape(facts)}: give tables or "
             "arrays"
         )
-    return np.stack([_decode(file.read_bytes(), facts, str(file)) for file in files])
+    return np.stack([_decode(_picture(file), facts, str(file)) for file in files])
+
+
+def _picture(file: Path) -> bytes:
+    try:
+        return read_named(file)
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read ({one_line(error)})") from error
 
 
 def _decode(encoded: bytes, facts: ModelFacts, where: str) -> npt.NDArray[Any]:
@@ -220,10 +228,9 @@ def _decode(encoded: bytes, facts: ModelFacts, where: str) -> npt.NDArray[Any]:
 
 def _load(file: Path) -> npt.NDArray[Any]:
     try:
-        array: npt.NDArray[Any] = np.load(file, allow_pickle=False)
+        return mapped_array(file)
     except (OSError, ValueError) as error:
         raise DataError(f"{file}: no array of NumPy ({one_line(error)})") from error
-    return array
 
 
 def _array(data: Any, facts: ModelFacts, where: str) -> npt.NDArray[Any]:
