@@ -1,5 +1,6 @@
 """Collaborative fairness of run folders: scores apart, seeds together, numbers by hand."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -243,6 +244,9 @@ def test_given_runs_are_matched_by_partition_and_seed(tmp_path: Path) -> None:
         "avg0": "alone0",
         "avg1": "alone1",
     }
+    # Of two the first one given.
+    again = replace(given[1], path=tmp_path / "again")
+    assert standalone_of(runs[:1], [given[1], again])[runs[0].path] is given[1]
     with pytest.raises(RunError, match="no run of Standalone with its seed and partition"):
         standalone_of(runs, given[:1])
     # Neither the seed alone nor the partition alone makes it the one.

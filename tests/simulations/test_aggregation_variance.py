@@ -22,6 +22,7 @@ from tests.helpers import Trace, bits, digits_experiment, run_digits
 from tests.results.made_runs import written
 
 SMALL = {"model": "cnn-shallow", "clients_per_round": 2, "local_steps": 2, "batch_size": 16}
+SMALL |= {"partitioner": "power-law", "data_fraction": 0.2}
 FULL_BATCH = SMALL | {"batch_size": 0}
 PERSIST = {
     "decomposition": True,

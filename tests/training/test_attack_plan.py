@@ -232,12 +232,17 @@ def test_no_attackers_change_no_bit(method: str) -> None:
     assert honest != final_bits(method=method, attack="scale", **SMALL)
 
 
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, str]:
+    """What all clients leave where none of them lies."""
+    return run_on(tmp_path_factory.mktemp("honest"), "local", 0, max_examples="off")
+
+
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_an_attack_does_not_depend_on_the_number_of_nodes(
-    attack: str, tmp_path: Path
+    attack: str, honest: tuple[bytes, str], tmp_path: Path
 ) -> None:
     believed = {"max_examples": "off"}
-    honest = run_on(tmp_path, "local", 0, **believed)
     whole = run_on(tmp_path, "local", 0, attack=attack, **believed)
     assert whole != honest
     assert run_on(tmp_path, "local", 2, attack=attack, **believed) == whole
