@@ -373,13 +373,14 @@ class WorldGrid(LocalGrid):
         return self._link, self._of_second, run
 
     def _tamper(self, message: Message, reply: Message, name: str) -> None:
-        """Change a bit of a vector that goes into a sum."""
+        """Change a number of a vector that goes into a sum."""
         arrays, group = to_arrays(reply.content[name]), message.metadata.group_id
         if "body" not in arrays:
             return
         body = arrays["body"].copy()
-        place = self.world.chance(f"bit {exchange_of(group)}").randrange(body.size)
-        body[place] ^= body.dtype.type(1)
+        # Always upwards: what two liars do must not cancel.
+        place = self.world.chance(f"number {exchange_of(group)}").randrange(body.size)
+        body[place] += 1
         reply.content[name] = to_record({**arrays, "body": body})
         client_id = int(name.partition(".")[0].removeprefix("client-"))
         self.wire.tampered.add((group, client_id))
