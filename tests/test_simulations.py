@@ -92,6 +92,8 @@ def parts_of(experiment: Experiment) -> ServerParts:
 
 
 def _networks(experiment: Experiment) -> ServerNetworks | None:
+    if not experiment["client-models"] and not experiment.strategy.takes("networks"):
+        return None
     names = ("client-models", "client-model-assignment", "num-clients", "model", "method")
     fixed = {"dataset": experiment["dataset"], "public-size": experiment["public-size"]}
     told = {key: experiment[key] for key in names} | fixed
@@ -99,10 +101,8 @@ def _networks(experiment: Experiment) -> ServerNetworks | None:
 
 
 @cache
-def _networks_of(keys: tuple[tuple[str, Value], ...]) -> ServerNetworks | None:
+def _networks_of(keys: tuple[tuple[str, Value], ...]) -> ServerNetworks:
     experiment = Experiment.from_values(dict(keys))
-    if not experiment["client-models"] and not experiment.strategy.takes("networks"):
-        return None
     return server_networks(experiment, without_rows(experiment))
 
 

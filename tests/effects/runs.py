@@ -75,6 +75,7 @@ def _quick() -> Iterator[None]:
     with (
         patch("os.fsync"),
         patch("fedsuite.results.writer._version", return_value=""),
+        patch("fedsuite.running.server.tell_summary"),
         redirect_stdout(io.StringIO()),
     ):
         yield

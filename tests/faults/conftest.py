@@ -17,7 +17,7 @@ def survived(record_property: Callable[[str, object], None]) -> Callable[[], Non
     return lambda: record_property(_PROPERTY, 1)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def whole_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     """What each undisturbed run leaves; made in this process, so that forks are warm."""
     output = tmp_path_factory.mktemp("whole")

@@ -90,11 +90,15 @@ PATIENCE_S = 120
 """After so many seconds a forked process is ended."""
 
 
-def sample(total: int) -> list[int]:
-    """Return the faults to try of 1 to ``total``: first ones, middle and last, or all."""
+def sample(name: str, total: int) -> list[int]:
+    """Return the faults to try of 1 to ``total``: first ones, middle and last, or all.
+
+    What comes first, before any training, is alike in all runs: one of them tries it.
+    """
     if ALL:
         return list(range(1, total + 1))
-    return sorted({1, 2, total // 2, total} & set(range(1, total + 1)))
+    first = {1, 2} if name == _SAMPLE[0] else set()
+    return sorted({*first, total // 2, total} & set(range(1, total + 1)))
 
 
 def in_child(work: Callable[[], object], patience_s: int = PATIENCE_S) -> int:

@@ -50,7 +50,7 @@ def test_full_disk_ends_in_one_line_and_the_run_can_go_on(
     told = tmp_path / "whole.txt"
     assert in_child(partial(start_on_full_disk, name, tmp_path / "0/run", 10**6, told)) == 0
     total = int(told.read_text().removeprefix("finished after "))
-    for number in sample(total):
+    for number in sample(name, total):
         fault = f"{name}-{number}"
         folder, told = tmp_path / fault / "run", tmp_path / f"{fault}.txt"
         assert in_child(partial(start_on_full_disk, name, folder, number, told)) == 0

@@ -87,7 +87,7 @@ def test_killed_at_a_message_and_resumed_equals_uninterrupted(
     survived: Callable[[], None],
     tmp_path: Path,
 ) -> None:
-    for number in sample(MESSAGES[name]):
+    for number in sample(name, MESSAGES[name]):
         fault = f"{name}-{number}"
         with pytest.MonkeyPatch.context() as patch:
             use_grid(patch, killing_grid(number, answered))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -72,19 +73,17 @@ def kept_round(folder: Path) -> int:
     return Checkpoint.load(paths[-1]).server_round if paths else 0
 
 
-@pytest.mark.parametrize("death", DEATHS)
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_dead_at_a_write_and_resumed_equals_uninterrupted(
     name: str,
-    death: str,
     whole_runs: dict[str, Outcome],
     survived: Callable[[], None],
     tmp_path: Path,
 ) -> None:
     total, first = requests_of(name, tmp_path / "counted", tmp_path / "count")
     assert total > first > 20
-    for number in sorted({*sample(total), first}):
-        fault = f"{name}-{number}"
+    for death, number in product(DEATHS, sorted({*sample(name, total), first})):
+        fault = f"{name}-{death}-{number}"
         folder, promises = tmp_path / fault / "run", tmp_path / f"{fault}.txt"
         promises.write_text("0")
         die_at = partial(start_and_die, name, folder, number, death, promises)
