@@ -43,17 +43,17 @@ def fault(folder: Path, place: str) -> str:
     return kind
 
 
-def state(pid: int) -> str:
-    """Return the letter of a process's state: T if it was stopped, Z if it is gone."""
+def stat(pid: int) -> list[str]:
+    """Return what Linux tells of a process, from its state on: T of a stopped one, or Z."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return "Z"
+        return ["Z"]
 
 
 def lives(pid: int) -> bool:
     """Return whether a process lives; a zombie does not."""
-    return state(pid) != "Z"
+    return stat(pid)[0] != "Z"
 
 
 def program(name: str, folder: Path) -> None:

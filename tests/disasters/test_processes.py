@@ -16,7 +16,7 @@ def _relayed(faults: dict[str, str], *messages: str) -> Schedule:
     return Schedule(0, "relay", "term", faults, messages)
 
 
-_PAIR = Schedule(0, "pair", "term", {"helper 1": "exit"})
+_PAIR = Schedule(0, "pair", "term", {"node 1": "exit"})
 
 SHOWN = [
     Schedule(0, "pair", "hup", {"node 1": "gone"}),
