@@ -87,8 +87,17 @@ class Quorum(Stage):
                 f"reply; last reason: {reason}"
             )
 
-    def miss(self, server_round: int, missed: QuorumMissed) -> None:
+    def miss(self, server_round: int, missed: QuorumMissed, last_refused: str = "") -> None:
         """Count a round that missed the quorum.
+
+        Parameters
+        ----------
+        server_round
+            Its number.
+        missed
+            What there were too few replies for.
+        last_refused
+            Why the round's last refused reply was refused; empty where none was.
 
         Raises
         ------
@@ -106,9 +115,12 @@ class Quorum(Stage):
         )
         if self.failed_rounds >= self.max_failed_rounds:
             least = missed.least or f"the quorum of {self.needed}"
+            # A number of replies does not say why there were no more.
+            unsaid = last_refused and last_refused not in missed.reason
+            refused = f"; last refused reply: {last_refused}" if unsaid else ""
             raise RunError(
                 f"round {server_round}: {self.failed_rounds} rounds in a row had fewer "
-                f"good replies than {least}; last reason: {missed.reason}"
+                f"good replies than {least}; last reason: {missed.reason}{refused}"
             )
 
     @override

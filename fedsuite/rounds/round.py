@@ -666,6 +666,7 @@ class RoundStrategy(MethodContract):
     def _miss(self, missed: QuorumMissed) -> None:
         """Count a failed round; after a poisoned one the last good model comes back."""
         report = self.reports[TRAIN]
+        last_refused = report.rejections[-1].reason if report.rejections else ""
         self.discarded()
         self.round_metrics[FAILED] = 1.0
         unsaid = report.rows and not report.rejections
@@ -673,7 +674,7 @@ class RoundStrategy(MethodContract):
             # The replies were good, so no rejection says why.
             self.remarks.reject(None, missed.kind, missed.reason)
         if not self.recovery.must_go_back(report):
-            self.judge.miss(self.server_round, missed)
+            self.judge.miss(self.server_round, missed, last_refused)
             return
         rest = self.suspect_rounds
         kept, story = self.recovery.go_back(self.server_round, report, rest)

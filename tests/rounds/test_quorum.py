@@ -5,6 +5,8 @@ from flwr.app import Message
 
 from fedsuite.core.errors import RunError
 from fedsuite.messages.records import Arrays
+from fedsuite.rounds.kinds import Kind
+from fedsuite.rounds.quorum import Quorum, QuorumMissed
 from fedsuite.strategies.averaging.fedavg import FedAvg
 from tests.helpers import (
     MEAN_OF_ALL,
@@ -58,6 +60,36 @@ def test_run_ends_with_the_last_reason_after_too_many_failed_rounds() -> None:
     with pytest.raises(RunError, match=reason) as caught:
         run_bad_rounds([2, 3], 9, 2)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("refused", "end"),
+    [
+        ("client 2 lost its state", "; last refused reply: client 2 lost its state"),
+        ("", ""),
+        ("vectors of 1 clients", ""),
+    ],
+)
+def test_a_number_of_replies_stands_beside_why_one_was_refused(
+    refused: str, end: str
+) -> None:
+    missed = QuorumMissed(Kind.TOO_FEW, 1, "vectors of 1 clients", "the 3 for a sum")
+    with pytest.raises(RunError) as caught:
+        Quorum().miss(4, missed, refused)
+    assert str(caught.value) == (
+        "round 4: 1 rounds in a row had fewer good replies than the 3 for a sum; last "
+        f"reason: vectors of 1 clients{end}"
+    )
+
+
+def test_a_rule_with_too_few_models_says_why_there_are_no_more() -> None:
+    def but_one(replies: list[Message]) -> list[Message]:
+        return [*replies[:1], *bad_replies(replies[1:])]
+
+    grid = TamperingGrid(matrix_app(), 3, but_one, [1])
+    strategy = strategy_for("single", max_failed_rounds=1, aggregator="multi-krum")
+    with pytest.raises(RunError, match=r"multi-krum.*; last refused reply: num-examples is -1"):
+        run(strategy, grid, 9)
 
 
 def test_a_good_round_in_between_starts_the_count_anew() -> None:
