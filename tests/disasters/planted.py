@@ -368,7 +368,7 @@ BUGS = (
     ),
     Bug(
         "a run that failed says so in several lines",
-        "fedsuite.running.server:_note_failure",
+        "fedsuite.running.server:_noting_failure",
         "described(error)",
         "str(error)",
         kinds=frozenset(LINK_KINDS),

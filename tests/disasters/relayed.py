@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -114,8 +115,6 @@ class SuperNode:
 
     def __init__(self, folder: Path, ledger: Path) -> None:
         self.folder, self.ledger = folder, ledger
-        # What Flower's handlers say of calls that were cut is not the relay's.
-        logging.getLogger("flwr").setLevel(logging.CRITICAL)
         self.number = self.pulled = 0
         self.wrong: list[str] = []
         self.replies: dict[int, list[tuple[str, str]]] = {}
@@ -435,6 +434,19 @@ def relays(site: Path, port: int, folder: Path) -> None:
     runpy.run_module("fedsuite.deploy.relay", run_name="__main__")
 
 
+@contextmanager
+def _quiet_flower() -> Iterator[None]:
+    """Leave out what Flower's handlers say of calls that were cut."""
+    logger = logging.getLogger("flwr")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+@_quiet_flower()
 def play(schedule: Schedule, template: Path, folder: Path) -> list[str]:
     """Play a schedule; return what was wrong."""
     site, fake = folder / "site", folder / "fake" / "flwr" / "supernode"
