@@ -75,6 +75,13 @@ def test_means_are_over_all_clients_also_those_not_asked() -> None:
     alpha=st.sampled_from([0.0, 0.02, 0.5]),
 )
 @example(
+    curves=[(2.0, 0.0), (0.5, 2.0), (1.0, 2.0), (2.0, -1.5)],
+    per_round=2,
+    seed=46,
+    terms=True,
+    alpha=0.0,
+)
+@example(
     curves=[(1.0, 0.0), (1.0, 0.0), (2.0, 3.0), (1.0, 1.0)],
     per_round=3,
     seed=0,
