@@ -163,7 +163,7 @@ def _open(spec: DatasetSpec, file: Path) -> _Table:
 
     def tables() -> Iterator[ArrowTable]:
         try:
-            rows = rows_at_once(parquet, columns, _ROWS_PER_BATCH)
+            rows = rows_at_once(file, parquet, columns, _ROWS_PER_BATCH)
             for batch in parquet.iter_batches(rows, columns=columns):
                 yield pa.Table.from_batches([batch])
         except (OSError, pa.ArrowException) as error:

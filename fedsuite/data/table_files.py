@@ -120,7 +120,7 @@ def _batches(file: Path, names: Sequence[str]) -> tuple[list[Any], Any]:
     parquet = opened_parquet(file)
     most = file.stat().st_size * _MOST_UNPACKED + _FREE_BYTES
     batches, size = [], 0
-    rows = rows_at_once(parquet, names, _BATCH_ROWS)
+    rows = rows_at_once(file, parquet, names, _BATCH_ROWS)
     for batch in parquet.iter_batches(rows, columns=[*names] or None):
         batches.append(batch)
         size += batch.nbytes
@@ -130,17 +130,39 @@ def _batches(file: Path, names: Sequence[str]) -> tuple[list[Any], Any]:
     return batches, schema
 
 
-def rows_at_once(parquet: Any, names: Collection[str], most: int) -> int:
+def rows_at_once(file: Path, parquet: Any, names: Collection[str], most: int) -> int:
     """Return how many rows of some columns, all by default, to unpack at once.
 
     A dictionary has a long value once, and every row may point at it.
     """
-    longest = 1
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    longest, texts = 1, set()
     for group in map(parquet.metadata.row_group, range(parquet.num_row_groups)):
-        for column in map(group.column, range(group.num_columns)):
-            name = column.path_in_schema.partition(".")[0]
-            if column.has_dictionary_page and (not names or name in names):
+        for place, column in enumerate(map(group.column, range(group.num_columns))):
+            name, *inner = column.path_in_schema.split(".")
+            if not column.has_dictionary_page or (names and name not in names):
+                continue
+            if column.physical_type != "BYTE_ARRAY":
+                longest = max(longest, parquet.schema.column(place).length)
+            elif inner:
                 longest = max(longest, column.total_uncompressed_size)
+            else:
+                texts.add(name)
+    # One row brings the whole dictionary, and no value twice.
+    coded = pq.ParquetFile(file, read_dictionary=sorted(texts))
+    for number in range(parquet.num_row_groups if texts else 0):
+        of_row = 0
+        for batch in coded.iter_batches(1, row_groups=[number], columns=sorted(texts)):
+            for column in batch.columns:
+                values = (
+                    column.dictionary if pa.types.is_dictionary(column.type) else column
+                )
+                of_row += pc.max(pc.binary_length(values)).as_py() or 0
+            break
+        longest = max(longest, of_row)
     return min(max(_BATCH_BYTES // longest, 1), most)
 
 

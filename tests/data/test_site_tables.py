@@ -1,6 +1,7 @@
 """Sites' tables by a schema: files of all kinds, and all faults at once."""
 
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from fedsuite.data.site_statistics import (
 )
 from fedsuite.data.specs import DatasetSpec
 from fedsuite.data.table_at_home import at_home
-from fedsuite.data.table_files import read_table
+from fedsuite.data.table_files import read_table, rows_at_once
 
 SCHEMA = TableSchema(
     ("age", "sex", "bp"), "died", ("no", "yes"), categories={"sex": ("01", "02")}
@@ -324,3 +325,17 @@ def test_a_declared_value_is_no_missing_one(suffix: str, tmp_path: Path) -> None
         read_table(file, texts=schema.categories, values=schema.declared_values())
     )
     assert inputs[:, 1:].tolist() == arrays["features"][:, 1:].tolist()
+
+
+def test_rows_are_unpacked_by_their_longest_texts(tmp_path: Path) -> None:
+    """Many short texts cost no time, and one long one in a dictionary no memory."""
+    short = pa.table({"a": [f"value {n % 5000}" for n in range(50_000)]})
+    long = pa.table({"a": ["x", *["y" * 2**24] * 64]})
+    decimals = pa.table({"a": pa.array([Decimal("1.5")] * 50_000)})
+    expected = {"short": 2**16, "long": 4, "decimals": 2**16}
+    tables = {"short": short, "long": long, "decimals": decimals}
+    for name, table in tables.items():
+        file = tmp_path / f"{name}.parquet"
+        pq.write_table(table, file)
+        rows = rows_at_once(file, pq.ParquetFile(file), (), 2**16)
+        assert rows == expected[name], name
