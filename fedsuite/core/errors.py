@@ -49,7 +49,8 @@ def described(error: BaseException) -> str:
     where = (
         f" ({Path(places[-1].filename).name}, line {places[-1].lineno})" if places else ""
     )
-    return f"{type(error).__name__}: {one_line(error, _LONGEST)}{where}"
+    words = one_line(error, _LONGEST)
+    return f"{type(error).__name__}{': ' if words else ''}{words}{where}"
 
 
 class FedsuiteError(Exception):

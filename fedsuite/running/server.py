@@ -1,6 +1,8 @@
 """The ServerApp of fedsuite, and every engine's work around the rounds."""
 
 import os
+import shlex
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -91,6 +93,9 @@ _MISFITS = (
     *(RuntimeError, TypeError, ValueError),
 )
 """What arrays of other shapes may raise; Flower's errors of its network are none."""
+
+_NETWORK_ERRORS = (("httpx", "HTTPError"), ("grpc", "RpcError"))
+"""Module and class of what Flower's Grids raise if their SuperLink is gone, or refuses."""
 
 app = ServerApp()
 
@@ -226,7 +231,7 @@ def run_experiment(
                 others = build_callbacks(
                     experiment, data, run_folder, checkpoint, write, own, at_home
                 )
-                with _naming_checkpoint(checkpoint, strategy):
+                with _naming_superlink(folder), _naming_checkpoint(checkpoint, strategy):
                     result = strategy.start(
                         with_liars(experiment, grid),
                         to_record(start.arrays),
@@ -412,6 +417,22 @@ def _naming_checkpoint(
             f"the first round after the checkpoint of round {checkpoint.server_round} "
             f"failed: {described(error)}: if the file did not come from this run, start a "
             "new one"
+        ) from error
+
+
+@contextmanager
+def _naming_superlink(folder: Path) -> Iterator[None]:
+    """Say how a run goes on whose SuperLink is gone, or came back without its database."""
+    try:
+        yield
+    except Exception as error:
+        loaded = ((sys.modules.get(module), name) for module, name in _NETWORK_ERRORS)
+        if not isinstance(error, tuple(getattr(m, name, ()) for m, name in loaded)):
+            raise
+        raise RunError(
+            f"Flower's SuperLink is gone or does not know this run ({described(error)}): "
+            "start it again if it is down, and go on by `fedsuite deploy run SUPERLINK "
+            f"{shlex.quote(str(folder / EXPERIMENT))} --set resume=true`"
         ) from error
 
 

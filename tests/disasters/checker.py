@@ -124,6 +124,7 @@ def problems(played: Played) -> list[str]:
     if not flipped:
         stops = [s for s in played.stops if not any(words in s for words in known)]
         wrong += [f"stop: {stop}" for stop in stops]
+    wrong += [f"stop: no command: {s}" for s in played.failures if "resume=true" not in s]
     lines = [*played.stops, *played.failures]
     wrong += [f"stop: more than a line: {s!r}" for s in lines if "\n" in s]
     try:

@@ -367,10 +367,10 @@ BUGS = (
         masks=True,
     ),
     Bug(
-        "a run that failed says so in several lines",
-        "fedsuite.running.server:_noting_failure",
-        "described(error)",
-        "str(error)",
+        "a lost SuperLink ends a run without the command to go on",
+        "fedsuite.running.server:_naming_superlink",
+        "if not isinstance",
+        "if isinstance",
         kinds=frozenset(LINK_KINDS),
     ),
 )

@@ -168,18 +168,18 @@ def play(plan: Plan, root: Path) -> Played:
                 played.left |= _temporary(folder) - before
             except FedsuiteError as error:
                 played.left |= _temporary(folder) - before
-                played.stops.append(str(error))
-                of_disk = any(words in str(error) for words in DISK_STOPS)
-                world.process_calm = True
-                world.calm = world.calm or not (of_disk or restore)
-                if restore:
-                    restore()
-                restore = None
-            except httpx.HTTPStatusError:
-                # The SuperLink does not know the run any more.
-                played.left |= _temporary(folder) - before
-                with suppress(FedsuiteError):
-                    played.failures.append(str(read_manifest(folder).get("error")))
+                if isinstance(error.__cause__, httpx.HTTPStatusError):
+                    # The SuperLink does not know the run any more.
+                    with suppress(FedsuiteError):
+                        played.failures.append(str(read_manifest(folder).get("error")))
+                else:
+                    played.stops.append(str(error))
+                    of_disk = any(words in str(error) for words in DISK_STOPS)
+                    world.process_calm = True
+                    world.calm = world.calm or not (of_disk or restore)
+                    if restore:
+                        restore()
+                    restore = None
             except Exception:
                 played.crash = traceback.format_exc()
                 return played

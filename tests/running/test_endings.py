@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+import grpc
+import httpx
 import pytest
 
 import fedsuite
@@ -17,6 +19,7 @@ from fedsuite.core.output import outliving_readers, print_line
 from fedsuite.results.layout import read_manifest
 from fedsuite.results.writer import RunFolder
 from fedsuite.rounds.events import RoundReport
+from fedsuite.strategies.averaging.fedavg import FedAvg
 from tests.results.made_runs import make_run
 from tests.small_runs import SMALL, write_experiment
 
@@ -77,6 +80,39 @@ def test_a_folder_with_a_space_is_quoted(monkeypatch, tmp_path):
     interrupt_in(monkeypatch, 1)
     with pytest.raises(Stopped, match=r"`fedsuite resume '.*a b/x'`"):
         fedsuite.run(SMALL | {"output-dir": str(tmp_path / "a b"), "run-name": "x"})
+
+
+def _of_http():
+    request = httpx.Request("POST", "http://superlink")
+    refused = httpx.Response(401, request=request)
+    return httpx.HTTPStatusError("401", request=request, response=refused)
+
+
+@pytest.mark.parametrize("error", [_of_http(), httpx.ConnectError(""), grpc.RpcError("x")])
+def test_a_superlink_that_is_gone_ends_a_run_with_the_command_to_go_on(
+    monkeypatch, tmp_path, error
+):
+    converse = FedAvg.converse
+
+    def gone(strategy, *arguments):
+        if strategy.server_round == 3:
+            raise error
+        return converse(strategy, *arguments)
+
+    monkeypatch.setattr(FedAvg, "converse", gone)
+    folder = tmp_path / "a b" / "x"
+    places = {"output-dir": str(folder.parent), "run-name": "x", "checkpoint-every": 1}
+    with pytest.raises(RunError) as ended:
+        fedsuite.run(SMALL | places | {"num-rounds": 4})
+    command = (
+        f"`fedsuite deploy run SUPERLINK '{folder}/experiment.toml' --set resume=true`"
+    )
+    assert str(ended.value).endswith(
+        f"start it again if it is down, and go on by {command}"
+    )
+    assert read_manifest(folder)["error"] == str(ended.value)
+    monkeypatch.undo()
+    assert fedsuite.resume(folder).manifest["status"] == "finished"
 
 
 def test_a_run_whose_processes_were_killed_is_marked(monkeypatch, tmp_path):
