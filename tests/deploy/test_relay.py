@@ -279,6 +279,21 @@ def test_an_app_that_keeps_calling_what_it_may_not_is_ended(
     assert lines[-2].get("rule") == (None if leaves else "calls")
 
 
+@pytest.mark.parametrize("length", ["-1", "\u00b2", "9" * 5000, "1e3"])
+def test_a_call_of_an_odd_length_is_refused_and_the_next_one_answered(
+    node: NodeFolder, monkeypatch: pytest.MonkeyPatch, length: str
+) -> None:
+    class Calling(FakeStarted):
+        def begin(self) -> None:
+            for size, status in ((length, b" 413 "), ("1", b" 403 ")):
+                with launcher.call_over(self.app, 10) as line:
+                    head = f"POST /v1/runtime/x HTTP/1.1\r\ncontent-length: {size}\r\n\r\nx"
+                    line.sendall(head.encode("latin-1"))
+                    assert status in line.recv(100)
+
+    run(node, monkeypatch, answer(), started=Calling)
+
+
 def test_a_bundle_that_is_not_what_its_hash_names_is_noted(
     node: NodeFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -187,10 +187,9 @@ def place_class(place: str) -> str:
     return place.partition(" ")[0]
 
 
-def coverage(fired: Counter[tuple[str, str]]) -> str:
+def coverage(fired: Counter[tuple[str, str]], targets: Collection[tuple[str, str]]) -> str:
     """Return a table of kinds of faults, with the kinds of places where none fired."""
     lines = ["| fault | fired | places | never fired at |", "| --- | --- | --- | --- |"]
-    targets = dict.fromkeys((*TARGETS, *SECURE_TARGETS, *LINK_TARGETS))
     for kind in sorted({kind for kind, _ in targets}):
         places = sorted(where for one, where in targets if one == kind)
         never = [where for where in places if not fired[kind, where]]
@@ -355,7 +354,7 @@ class Progress:
                 fired[kind, place] += count
             for seed, words in lot.failed.items():
                 failed[kind_of(words)].append(int(seed))
-        print(coverage(fired))
+        print(coverage(fired, {*TARGETS, *SECURE_TARGETS, *LINK_TARGETS}))
         for kind, numbers in sorted(failed.items()):
             print(f"{len(numbers):5d} {kind}: seeds {sorted(numbers)[:8]}")
 

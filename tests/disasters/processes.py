@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
@@ -26,9 +26,35 @@ from fedsuite.deploy.relay.policy import default_text
 from fedsuite.engines.processes import stop_signals_raise
 from tests.disasters import relayed, watched
 from tests.disasters.forked import Schedule
+from tests.disasters.judge import coverage
 from tests.disasters.stand_ins import events
 
 WORLDS = ("pair", "relay", "alone", "relay", "own-folder", "relay")
+
+
+def _disorder(targets: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return targets so that a few seeds in a row have something of everything."""
+    shuffled = list(targets)
+    random.Random("targets of processes").shuffle(shuffled)
+    return shuffled
+
+
+_WATCHED = _disorder(
+    (kind, name) for kind in dict.fromkeys(watched.KINDS) for name in watched.NAMES
+)
+_RELAYED = _disorder(
+    (
+        *((kind, call) for kind in relayed.LINE_KINDS for call in relayed.CALLS),
+        *((kind, moment) for kind in ("kill", "term", "int") for moment in relayed.MOMENTS),
+        *(
+            (kind, f"ledger:{line}")
+            for kind in relayed.DISK_KINDS
+            for line in ("request", "reply", "error", "sent", "refused")
+        ),
+    )
+)
+TARGETS = (*_WATCHED, *_RELAYED)
+"""Kinds of faults and of places: the coverage is of these, and each seed aims at one."""
 
 
 def drawn(seed: int) -> Schedule:
@@ -38,14 +64,27 @@ def drawn(seed: int) -> Schedule:
     last = rng.choice(["term", "term", "int", "kill", "hup"])
     faults: dict[str, str] = {}
     if world != "relay":
-        for _ in range(rng.choice([1, 1, 2, 3])):
+        for _ in range(rng.choice([0, 0, 1, 2])):
             place = f"{rng.choice(watched.NAMES)} {rng.choice([1, 1, 2, 3])}"
             faults[place] = rng.choice(watched.KINDS)
+        kind, name = _WATCHED[seed // 2 % len(_WATCHED)]
+        faults[f"{name} 1"] = kind
         if rng.random() < 0.15 and world != "own-folder":
             faults[f"{rng.choice(watched.NAMES)} always"] = "exit"
         return Schedule(seed, world, last, faults)
-    messages = tuple(rng.choice(relayed.ANSWERS) for _ in range(5))
-    for _ in range(rng.choice([1, 2, 2, 3])):
+    messages = [rng.choice(relayed.ANSWERS) for _ in range(5)]
+    kind, aimed = _RELAYED[seed // 2 % len(_RELAYED)]
+    if aimed in relayed.CALLS:
+        faults[f"{aimed} 1.1"] = kind
+    elif aimed == "started":
+        faults["started 0"] = kind
+    else:
+        number = rng.randint(1, len(messages))
+        faults[f"{aimed} {number}"] = kind
+        if (line := aimed.removeprefix("ledger:")) != aimed:
+            writers = [a for a, lines in relayed.LINES_OF.items() if line in lines]
+            messages[number - 1] = rng.choice(writers)
+    for _ in range(rng.choice([0, 1, 1, 2])):
         number = rng.randint(1, len(messages))
         if rng.random() < 0.5:
             place = (
@@ -60,7 +99,8 @@ def drawn(seed: int) -> Schedule:
             if of_ledger:
                 moment = f"ledger:{rng.choice(lines)}"
             faults[f"{moment} {0 if moment == 'started' else number}"] = kind
-    return Schedule(seed, world, rng.choice(["term", "int", "kill"]), faults, messages)
+    last = rng.choice(["term", "int", "kill"])
+    return Schedule(seed, world, last, faults, tuple(messages))
 
 
 @cache
@@ -118,19 +158,20 @@ def main() -> int:
 
 def play_seeds(first: int, seeds: int) -> int:
     """Play seeds in a row and print what they show; return how many failed."""
-    began, failed, count = time.monotonic(), 0, Counter[str]()
+    began, failed, count = time.monotonic(), 0, Counter[tuple[str, str]]()
     for seed in range(first, first + seeds):
         schedule = drawn(seed)
         wrong, fired = judge(schedule)
-        count.update(words.rpartition(" ")[2] for words in fired)
+        words_of = [words.split(" ") for words in fired]
+        count.update((words[-1], words[0]) for words in words_of)
         if wrong:
             failed += 1
             print(f"seed {seed} [{schedule.world}] {wrong[0]}", flush=True)
             fewest = shrunk(schedule, wrong[0], judge)
             print(f"  fewest: {json.dumps(asdict(fewest))}", flush=True)
     seconds = (time.monotonic() - began) / max(seeds, 1)
-    print(f"{seeds} seeds, {failed} failed, {seconds:.2f} s a seed; fired:")
-    print(", ".join(f"{kind} {n}" for kind, n in sorted(count.items())))
+    print(f"{seeds} seeds, {failed} failed, {seconds:.2f} s a seed")
+    print(coverage(count, TARGETS))
     return failed
 
 

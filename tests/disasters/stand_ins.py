@@ -51,6 +51,14 @@ def stat(pid: int) -> list[str]:
         return ["Z"]
 
 
+def words_of(pid: str) -> str:
+    """Return the command of a process; empty of one that is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
 def lives(pid: int) -> bool:
     """Return whether a process lives; a zombie does not."""
     return stat(pid)[0] != "Z"
@@ -92,8 +100,7 @@ def program(name: str, folder: Path) -> None:
         pids = {"other": other[-1:], "itself": [os.getpid()]}.get(how, [])
         if how == "watchdog":
             children = Path(f"/proc/{watcher}/task/{watcher}/children").read_text().split()
-            words_of = {p: Path(f"/proc/{p}/cmdline").read_text() for p in children}
-            pids = [int(p) for p, words in words_of.items() if "watchdog" in words]
+            pids = [int(p) for p in children if "watchdog" in words_of(p)]
         note(folder, "settled", name, os.getpid())
         for pid in pids:
             os.kill(pid, signal.SIGKILL if what == "kill" else signal.SIGSTOP)

@@ -11,18 +11,20 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import tomli_w
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from PIL import Image
 
 from fedsuite.callbacks.best_model import BEST_MODEL
 from fedsuite.core.column_scaling import ColumnScaling
 from fedsuite.core.files import safetensors_bytes
+from fedsuite.core.reading import read_bytes
 from fedsuite.data import DATASETS
 from fedsuite.data.cache import load_or_build
 from fedsuite.data.diabetes130 import Diabetes130
@@ -66,8 +68,11 @@ from fedsuite.running.site_tables import keep, told_before
 from fedsuite.sweeps.points import BASE, shared_values
 from fedsuite.training.secure_client import NODE_KEY_VARIABLE, _signature
 from fedsuite.training.store import FileStore
+from fedsuite.workarounds.identity import flower_identity
+from fedsuite.workarounds.node_tasks import AppCalls, NodeTask, UnreadableError
 from fedsuite.workarounds.packed import unpack_reply
 from tests.data import hospital_files, parquet_files, reddit_files, test_tcga_brca
+from tests.disasters.relayed import calls_of
 from tests.readers.harness import Target
 from tests.rounds.test_checkpoint import example
 
@@ -578,6 +583,24 @@ def _read_packed(folder: Path) -> None:
     unpack_reply(RecordDict({"arrays": record, "arrays.layout": config}))
 
 
+def _app_calls(folder: Path) -> None:
+    with flower_identity():
+        question = Message(RecordDict(), 1, "train", group_id="1")
+        for number, (name, body) in enumerate(calls_of("honest", question)):
+            (folder / f"{number}.{name}").write_bytes(bytes.fromhex(body))
+
+
+def _read_app_calls(folder: Path) -> None:
+    calls = AppCalls(cast(NodeTask, SimpleNamespace(objects={}, input=None)), 2**20)
+    for path in sorted(folder.iterdir()):
+        # The relay takes whatever it raises for a call that no app may make.
+        with suppress(Exception):
+            body = read_bytes(path, 10**7)
+            calls.answer(f"/v1/runtime{path.suffix.replace('.', '/')}", body)
+    with suppress(UnreadableError):
+        calls.reply()
+
+
 TABLES = 2**29
 """Memory that a table may cost: Parquet may be far smaller than what it holds."""
 
@@ -656,4 +679,5 @@ TARGETS: Mapping[str, Target] = {
         _only("png"), lambda folder: model_inputs(folder, PICTURES, lambda _: None), TABLES
     ),
     "packed": Target(_packed, _read_packed),
+    "app-calls": Target(_app_calls, _read_app_calls),
 }

@@ -9,6 +9,7 @@ of an app is passed on.
 
 import logging
 import os
+import re
 import shutil
 import signal
 import socket
@@ -260,11 +261,12 @@ class Relay:
             def do_POST(self) -> None:
                 nonlocal left
                 length = self.headers.get("content-length", "")
-                size = int(length) if length.isdigit() else 0
+                is_number = re.fullmatch("[0-9]{1,18}", length) is not None
+                size = int(length) if is_number else 0
                 with lock:
                     # Of all bodies together: many at once would fill the memory.
                     left -= size
-                    fits = length.isdigit() and left >= 0
+                    fits = is_number and left >= 0
                 if not fits:
                     self.close_connection = True
                     self._send(413, b"")
