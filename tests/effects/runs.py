@@ -40,8 +40,13 @@ _NAMES_AND_TIMES = (".lock", "experiment.toml")
 def base(method: str) -> dict[str, Value]:
     """Return the small experiment with a method, as a user would write it."""
     values: dict[str, Value] = {**SMALL, "method": method}
-    if load_strategy(METHODS[method]).takes("public_rows"):
+    strategy = load_strategy(METHODS[method])
+    if strategy.takes("public_rows"):
         values["public-size"] = 40
+    names = {key.name for key in strategy.KEYS}
+    if "transfer-steps" in names and "feddf-mode" not in names:
+        # Two tell as much; FedDF's server takes none.
+        values["transfer-steps"] = 2
     return values
 
 
