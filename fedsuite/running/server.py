@@ -429,10 +429,13 @@ def _naming_superlink(folder: Path) -> Iterator[None]:
         loaded = ((sys.modules.get(module), name) for module, name in _NETWORK_ERRORS)
         if not isinstance(error, tuple(getattr(m, name, ()) for m, name in loaded)):
             raise
+        again = f"`{shlex.join(['fedsuite', 'resume', str(folder)])}`"
+        if not os.environ.get(FEDERATION_VARIABLE):
+            keys = shlex.quote(f'resume=true run-name="{folder.name}"')
+            again = f"the same `flwr run` with {keys} in its --run-config"
         raise RunError(
             f"Flower's SuperLink is gone or does not know this run ({described(error)}): "
-            "start it again if it is down, and go on by `fedsuite deploy run SUPERLINK "
-            f"{shlex.quote(str(folder / EXPERIMENT))} --set resume=true`"
+            f"start it again if it is down, and go on by {again}"
         ) from error
 
 

@@ -88,9 +88,12 @@ def _of_http():
     return httpx.HTTPStatusError("401", request=request, response=refused)
 
 
-@pytest.mark.parametrize("error", [_of_http(), httpx.ConnectError(""), grpc.RpcError("x")])
+@pytest.mark.parametrize(
+    ("error", "federation"),
+    [(_of_http(), ""), (httpx.ConnectError(""), "fed/superlink"), (grpc.RpcError("x"), "")],
+)
 def test_a_superlink_that_is_gone_ends_a_run_with_the_command_to_go_on(
-    monkeypatch, tmp_path, error
+    monkeypatch, tmp_path, error, federation
 ):
     converse = FedAvg.converse
 
@@ -100,19 +103,17 @@ def test_a_superlink_that_is_gone_ends_a_run_with_the_command_to_go_on(
         return converse(strategy, *arguments)
 
     monkeypatch.setattr(FedAvg, "converse", gone)
+    monkeypatch.setenv("FEDSUITE_FEDERATION", federation)
     folder = tmp_path / "a b" / "x"
     places = {"output-dir": str(folder.parent), "run-name": "x", "checkpoint-every": 1}
     with pytest.raises(RunError) as ended:
         fedsuite.run(SMALL | places | {"num-rounds": 4})
-    command = (
-        f"`fedsuite deploy run SUPERLINK '{folder}/experiment.toml' --set resume=true`"
-    )
-    assert str(ended.value).endswith(
-        f"start it again if it is down, and go on by {command}"
-    )
+    again = """the same `flwr run` with 'resume=true run-name="x"' in its --run-config"""
+    again = f"`fedsuite resume '{folder}'`" if federation else again
+    assert str(ended.value).endswith(f"start it again if it is down, and go on by {again}")
     assert read_manifest(folder)["error"] == str(ended.value)
     monkeypatch.undo()
-    assert fedsuite.resume(folder).manifest["status"] == "finished"
+    assert fedsuite.resume(folder, engine="local").manifest["status"] == "finished"
 
 
 def test_a_run_whose_processes_were_killed_is_marked(monkeypatch, tmp_path):
