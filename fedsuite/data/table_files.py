@@ -7,6 +7,7 @@ declared values, the word is that value.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -108,6 +109,8 @@ def opened_parquet(file: Path) -> Any:
     parquet = pq.ParquetFile(file)
     try:
         parquet.schema_arrow.names  # noqa: B018
+        for place in range(len(parquet.schema)):
+            parquet.schema.column(place).path  # noqa: B018
     except UnicodeDecodeError as error:
         raise pa.ArrowInvalid(str(error)) from error
     return parquet
@@ -133,37 +136,45 @@ def _batches(file: Path, names: Sequence[str]) -> tuple[list[Any], Any]:
 def rows_at_once(file: Path, parquet: Any, names: Collection[str], most: int) -> int:
     """Return how many rows of some columns, all by default, to unpack at once.
 
-    A dictionary has a long value once, and every row may point at it.
+    A dictionary has a long value once, and every row may point at it. What a damaged file
+    says of its chunks is not asked for: the library ends the process over some of it.
+
+    Raises
+    ------
+    OSError, pyarrow.ArrowException
+        If the first row of a group cannot be read.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    longest, texts = 1, set()
-    for group in map(parquet.metadata.row_group, range(parquet.num_row_groups)):
-        for place, column in enumerate(map(group.column, range(group.num_columns))):
-            name, *inner = column.path_in_schema.split(".")
-            if not column.has_dictionary_page or (names and name not in names):
-                continue
-            if column.physical_type != "BYTE_ARRAY":
-                longest = max(longest, parquet.schema.column(place).length)
-            elif inner:
-                longest = max(longest, column.total_uncompressed_size)
-            else:
-                texts.add(name)
+    columns = [parquet.schema.column(place) for place in range(len(parquet.schema))]
+    wanted = [c for c in columns if not names or c.path.partition(".")[0] in names]
+    texts = [column.path for column in wanted if column.physical_type == "BYTE_ARRAY"]
+    longest = max([1, *(column.length or 0 for column in wanted)])
     # One row brings the whole dictionary, and no value twice.
-    coded = pq.ParquetFile(file, read_dictionary=sorted(texts))
+    coded = pq.ParquetFile(file, read_dictionary=texts)
     for number in range(parquet.num_row_groups if texts else 0):
-        of_row = 0
-        for batch in coded.iter_batches(1, row_groups=[number], columns=sorted(texts)):
-            for column in batch.columns:
-                values = (
-                    column.dictionary if pa.types.is_dictionary(column.type) else column
-                )
-                of_row += pc.max(pc.binary_length(values)).as_py() or 0
-            break
+        of_row = sum(
+            _longest_text(column)
+            for batch in islice(coded.iter_batches(1, [number], columns=texts), 1)
+            for column in batch.columns
+        )
         longest = max(longest, of_row)
     return min(max(_BATCH_BYTES // longest, 1), most)
+
+
+def _longest_text(column: Any) -> int:
+    """Return the bytes of the longest text in an array's dictionaries, or in itself."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = column.type
+    if pa.types.is_struct(kind):
+        return sum(map(_longest_text, column.flatten()))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind):
+        # Of a list without entries nobody knows: a row at a time.
+        return _longest_text(column.values) if len(column.values) else _BATCH_BYTES
+    texts = column.dictionary if pa.types.is_dictionary(kind) else column
+    return pc.max(pc.binary_length(texts)).as_py() or 0
 
 
 def is_csv(file: Path) -> bool:

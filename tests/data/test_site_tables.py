@@ -332,8 +332,12 @@ def test_rows_are_unpacked_by_their_longest_texts(tmp_path: Path) -> None:
     short = pa.table({"a": [f"value {n % 5000}" for n in range(50_000)]})
     long = pa.table({"a": ["x", *["y" * 2**24] * 64]})
     decimals = pa.table({"a": pa.array([Decimal("1.5")] * 50_000)})
-    expected = {"short": 2**16, "long": 4, "decimals": 2**16}
+    texts = [None, *["y" * 2**24] * 64]
+    inner = pa.table({"a": pa.array([{"b": text} for text in texts])})
+    lists = pa.table({"a": pa.array([[text] if text else [] for text in texts])})
+    expected = {"short": 2**16, "long": 4, "decimals": 2**16, "inner": 4, "lists": 1}
     tables = {"short": short, "long": long, "decimals": decimals}
+    tables |= {"inner": inner, "lists": lists}
     for name, table in tables.items():
         file = tmp_path / f"{name}.parquet"
         pq.write_table(table, file)
