@@ -6,4 +6,7 @@
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 [ ! -d "$here/public" ] || export FEDSUITE_PUBLIC=${FEDSUITE_PUBLIC:-$here/public}
+# Apps read these folders, and nothing else of the device: policy.toml has the list.
+read="${FEDSUITE_DATA:+$FEDSUITE_DATA, }${FEDSUITE_PUBLIC:-}" read=${read%, }
+sed -i "s|^read = \"\"\$|read = \"${read//&/\\&}\"|" "$here/policy.toml"
 exec fedsuite deploy supernode "$here" "$@"

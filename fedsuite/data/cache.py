@@ -105,6 +105,8 @@ def _open(folder: Path) -> Arrays | None:
     try:
         manifest = parsed(read_bytes(folder / _MANIFEST))
         arrays: Arrays = {}
+        if set(manifest) != {path.stem for path in folder.glob("*.npy")}:
+            raise ValueError("its manifest has other arrays")
         for name, checksum in manifest.items():
             if name != Path(name).name:
                 raise ValueError(f"{name!r} is no array's name")

@@ -315,7 +315,12 @@ def _decode_images(
             f"{where}: column {spec.image_column!r} holds {column.type}, not a struct with "
             "the images' bytes"
         )
-    for row, encoded in enumerate(column.field("bytes")):
+    images = column.field("bytes")
+    if not (pa.types.is_binary(images.type) or pa.types.is_large_binary(images.type)):
+        raise DataError(
+            f"{where}: column {spec.image_column!r} has no bytes, but {images.type}"
+        )
+    for row, encoded in enumerate(images):
         try:
             if not encoded.is_valid:
                 raise DataError("no image bytes")

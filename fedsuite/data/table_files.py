@@ -106,8 +106,8 @@ def opened_parquet(file: Path) -> Any:
 
     check_regular(file)
     # Not read_table, which would take folder names such as a=1 for columns.
-    parquet = pq.ParquetFile(file)
     try:
+        parquet = pq.ParquetFile(file)
         parquet.schema_arrow.names  # noqa: B018
         for place in range(len(parquet.schema)):
             parquet.schema.column(place).path  # noqa: B018
@@ -125,6 +125,8 @@ def _batches(file: Path, names: Sequence[str]) -> tuple[list[Any], Any]:
     batches, size = [], 0
     rows = rows_at_once(file, parquet, names, _BATCH_ROWS)
     for batch in parquet.iter_batches(rows, columns=[*names] or None):
+        # Texts that are no UTF-8 among others.
+        batch.validate(full=True)
         batches.append(batch)
         size += batch.nbytes
         if size > most:
@@ -225,7 +227,9 @@ def _read_csv(
             decimal_point="," if decimal_comma else ".",
         )
         parsing = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
-        return csv.read_csv(file, parse_options=parsing, convert_options=options)
+        table = csv.read_csv(file, parse_options=parsing, convert_options=options)
+        table.column_names  # noqa: B018
+        return table
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise unreadable(file, error) from error
 

@@ -90,7 +90,7 @@ def renew(folder: SuperLinkFolder, days: int, keeper: Path | None = None) -> dat
         renewed = make_server_certificate(authority, folder.hosts, days, own)
     except OSError as error:
         raise ConfigError(f"{folder.path} or {key}: {error.strerror}") from error
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+    except (ValueError, TypeError, NotImplementedError, UnsupportedAlgorithm) as error:
         raise ConfigError(
             f"{key}, {folder.path / SERVER_KEY} or {folder.path / AUTHORITY}: "
             f"{one_line(error)}: copy the folders of `fedsuite deploy init` again"

@@ -126,7 +126,7 @@ def signed(key_file: Path, words: bytes) -> bytes:
     """
     try:
         private = load_ssh_private_key(read_named(key_file), password=None)
-    except (TypeError, UnsupportedAlgorithm) as error:
+    except (TypeError, NotImplementedError, UnsupportedAlgorithm) as error:
         raise ValueError(str(error)) from error
     if not isinstance(private, ec.EllipticCurvePrivateKey):
         raise ValueError("the key is not of ECDSA")

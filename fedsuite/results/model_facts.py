@@ -205,6 +205,8 @@ class ModelFacts:
 
 
 def _optional(kind: type[_T], told: Any) -> _T | None:
+    if told is not None and not isinstance(told, dict):
+        raise TypeError(f"{kind.__name__}: expected a table")
     try:
         return None if told is None else kind.from_dict(told)
     except FedsuiteError as error:

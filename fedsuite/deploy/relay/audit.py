@@ -214,7 +214,8 @@ def _epsilon(replies: Sequence[Mapping[str, Any]]) -> str:
     """Return what noise has spent: each noised reply is one Gaussian mechanism."""
     from fedsuite.rounds.epsilon import Accounting
 
-    noises = {line.get("noise-multiplier") for line in replies}
+    each = [line.get("noise-multiplier") for line in replies]
+    noises = {None if noise is None else str(noise) for noise in each}
     if noises == {None} or not noises:
         return ""
     if len(noises) > 1:
