@@ -1,6 +1,7 @@
 """Reading run folders: whole, going on, torn, and damaged."""
 
 import os
+import tracemalloc
 from dataclasses import asdict
 from pathlib import Path
 
@@ -229,6 +230,18 @@ def test_arrays_of_another_size_are_not_read(tmp_path):
     os.mkfifo(path)
     with pytest.raises(OSError, match="pipe"):
         read_arrays(path)
+
+
+def test_a_header_of_gigabytes_is_not_read(tmp_path):
+    path = tmp_path / "arrays.safetensors"
+    with path.open("wb") as file:
+        file.write((2**33).to_bytes(8, "little"))
+        file.truncate(2**34)
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="torn"):
+        read_arrays(path)
+    assert tracemalloc.get_traced_memory()[1] < 2**26
+    tracemalloc.stop()
 
 
 def test_a_missing_folder_is_refused(tmp_path):
