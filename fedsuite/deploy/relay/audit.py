@@ -9,6 +9,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from fedsuite.core.errors import ConfigError, RunError, one_line
 from fedsuite.core.files import atomic_write, make_folder
+from fedsuite.core.reading import is_number
 from fedsuite.deploy.relay.ledger import (
     ERROR,
     HASH,
@@ -100,7 +101,7 @@ def audit(node: str, chain: Chain, since: str = "", run: str = "") -> Audit:
     ]
     replies = [line for line in chosen if line.get("event") == REPLY]
     sent = {_text(line, "reply") for line in chain.lines if line.get("event") == SENT}
-    size = sum(line["bytes"] for line in replies if isinstance(line.get("bytes"), int))
+    size = sum(map(_bytes, replies))
     servers = {_text(x, "server") for x in chain.lines if x.get("event") == STARTED}
     unsure = sum(_text(line, "reply") not in sent for line in replies)
     facts = {
@@ -191,12 +192,17 @@ def _row(line: Mapping[str, Any]) -> list[str]:
     elif event == REQUEST:
         numbers = _text(line, "path")
     name = f"{_text(line, 'app-name')} {_text(line, 'app-version')} "
-    size = line.get("bytes")
-    megabytes = f"{size / 1e6:.3f}" if isinstance(size, int) else "0"
+    megabytes = f"{_bytes(line) / 1e6:.3f}" if "bytes" in line else "0"
     time = _text(line, "time").replace("T", " ").removesuffix("Z")
     cells = [time, what, megabytes, numbers, _text(line, "type"), _text(line, "round")]
     cells += [f"{name}{_text(line, 'app')[:12]}", _text(line, "run")]
     return [one_line(cell, 500) for cell in cells]
+
+
+def _bytes(line: Mapping[str, Any]) -> float:
+    """Return the bytes of a line's arrays; 0 where it holds no number."""
+    size = line.get("bytes")
+    return size if is_number(size) else 0
 
 
 def _short(value: object) -> str:
