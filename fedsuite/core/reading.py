@@ -36,8 +36,7 @@ DEEPEST = 20
 LARGEST_NUMBER = 1e100
 """A number beyond this is none: its square would be infinite."""
 
-_LARGEST_HEADER = 2**24
-"""Bytes of what a file of arrays says of them: 100 an array."""
+_LARGEST_HEADER = 100_000_000
 _OF_SHELLS = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
 _NUMBERS = frozenset({int, float})
 # Windows has neither of the flags.

@@ -183,6 +183,7 @@ def _read(file: Path) -> ArrowTable:
             table = pyarrow.csv.read_csv(
                 file, convert_options=pyarrow.csv.ConvertOptions(strings_can_be_null=False)
             )
+            # Names of another encoding raise here.
             table.column_names  # noqa: B018
         else:
             table = read_table(file)

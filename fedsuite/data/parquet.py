@@ -315,14 +315,9 @@ def _decode_images(
             f"{where}: column {spec.image_column!r} holds {column.type}, not a struct with "
             "the images' bytes"
         )
-    images = column.field("bytes")
-    if not (pa.types.is_binary(images.type) or pa.types.is_large_binary(images.type)):
-        raise DataError(
-            f"{where}: column {spec.image_column!r} has no bytes, but {images.type}"
-        )
-    for row, encoded in enumerate(images):
+    for row, encoded in enumerate(column.field("bytes")):
         try:
-            if not encoded.is_valid:
+            if not (isinstance(encoded, pa.BinaryScalar) and encoded.is_valid):
                 raise DataError("no image bytes")
             out[row] = decode(encoded.as_buffer(), *spec.input_shape, resize=spec.resize)
         except DataError as error:

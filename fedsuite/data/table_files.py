@@ -109,8 +109,6 @@ def opened_parquet(file: Path) -> Any:
     try:
         parquet = pq.ParquetFile(file)
         parquet.schema_arrow.names  # noqa: B018
-        for place in range(len(parquet.schema)):
-            parquet.schema.column(place).path  # noqa: B018
     except UnicodeDecodeError as error:
         raise pa.ArrowInvalid(str(error)) from error
     return parquet
@@ -149,7 +147,8 @@ def rows_at_once(file: Path, parquet: Any, names: Collection[str], most: int) ->
     import pyarrow.parquet as pq
 
     columns = [parquet.schema.column(place) for place in range(len(parquet.schema))]
-    wanted = [c for c in columns if not names or c.path.partition(".")[0] in names]
+    of_names = tuple(f"{name}." for name in names) if names else ("",)
+    wanted = [column for column in columns if f"{column.path}.".startswith(of_names)]
     texts = [column.path for column in wanted if column.physical_type == "BYTE_ARRAY"]
     longest = max([1, *(column.length or 0 for column in wanted)])
     # One row brings the whole dictionary, and no value twice.
@@ -169,14 +168,16 @@ def _longest_text(column: Any) -> int:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    kind = column.type
-    if pa.types.is_struct(kind):
+    if isinstance(column, pa.StructArray):
         return sum(map(_longest_text, column.flatten()))
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind):
+    if hasattr(column, "values"):
         # Of a list without entries nobody knows: a row at a time.
         return _longest_text(column.values) if len(column.values) else _BATCH_BYTES
-    texts = column.dictionary if pa.types.is_dictionary(kind) else column
-    return pc.max(pc.binary_length(texts)).as_py() or 0
+    try:
+        texts = getattr(column, "dictionary", column)
+        return pc.max(pc.binary_length(texts)).as_py() or 0
+    except pa.ArrowNotImplementedError:
+        return _BATCH_BYTES
 
 
 def is_csv(file: Path) -> bool:
@@ -228,6 +229,7 @@ def _read_csv(
         )
         parsing = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
         table = csv.read_csv(file, parse_options=parsing, convert_options=options)
+        # Names of another encoding raise here.
         table.column_names  # noqa: B018
         return table
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:

@@ -335,11 +335,19 @@ def test_rows_are_unpacked_by_their_longest_texts(tmp_path: Path) -> None:
     texts = [None, *["y" * 2**24] * 64]
     inner = pa.table({"a": pa.array([{"b": text} for text in texts])})
     lists = pa.table({"a": pa.array([[text] if text else [] for text in texts])})
-    expected = {"short": 2**16, "long": 4, "decimals": 2**16, "inner": 4, "lists": 1}
+    expected = {
+        "short": 2**16,
+        "long": 4,
+        "decimals": 2**16,
+        "inner": 4,
+        "lists": 1,
+        "dot": 4,
+    }
     tables = {"short": short, "long": long, "decimals": decimals}
-    tables |= {"inner": inner, "lists": lists}
+    tables |= {"inner": inner, "lists": lists, "dot": long.rename_columns(["a.b"])}
     for name, table in tables.items():
         file = tmp_path / f"{name}.parquet"
         pq.write_table(table, file)
-        rows = rows_at_once(file, pq.ParquetFile(file), (), 2**16)
-        assert rows == expected[name], name
+        for names in ((), tuple(table.column_names)):
+            rows = rows_at_once(file, pq.ParquetFile(file), names, 2**16)
+            assert rows == expected[name], name

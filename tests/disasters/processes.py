@@ -33,7 +33,7 @@ WORLDS = ("pair", "relay", "alone", "relay", "own-folder", "relay")
 
 
 def _disorder(targets: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return targets so that a few seeds in a row have something of everything."""
+    """Return targets shuffled, in each process alike."""
     shuffled = list(targets)
     random.Random("targets of processes").shuffle(shuffled)
     return shuffled

@@ -604,6 +604,9 @@ def _read_app_calls(folder: Path) -> None:
 TABLES = 2**29
 """Memory that a table may cost: Parquet may be far smaller than what it holds."""
 
+HEADERS = 2**28
+"""Memory that a file of arrays may cost: a header of 100 MB, and its text."""
+
 TARGETS: Mapping[str, Target] = {
     "experiment": Target(_toml("experiment.toml", EXPERIMENT), _experiment),
     "sweep": Target(_toml(BASE, EXPERIMENT), _sweep),
@@ -658,20 +661,24 @@ TARGETS: Mapping[str, Target] = {
     "cache": Target(_make_cache, _read_cache),
     "statistics": Target(_json("told.json", STATISTICS), _read_statistics),
     "scaling": Target(_scaling, told_before),
-    "checkpoint": Target(_checkpoints, _read_checkpoints),
+    "checkpoint": Target(_checkpoints, _read_checkpoints, HEADERS),
     "releases": Target(_releases, _read_releases),
     "run": Target(_run, _read_run),
     "model-facts": Target(_json(layout.MODEL_FACTS, FACTS.as_json()), ModelFacts.read),
     "best-model": Target(
         _model(BEST_MODEL, json.dumps({"round": 1, "metric": "a", "value": 0.5})),
         _best_model,
+        HEADERS,
     ),
     "final-model": Target(
         _model(layout.MODEL),
         lambda folder: _final_arrays(folder, Experiment.from_values(EXPERIMENT)),
+        HEADERS,
     ),
-    "initial-model": Target(_model(layout.MODEL), _initial_model),
-    "client-state": Target(_state, lambda folder: FileStore(folder).load(3, "7.1")),
+    "initial-model": Target(_model(layout.MODEL), _initial_model, HEADERS),
+    "client-state": Target(
+        _state, lambda folder: FileStore(folder).load(3, "7.1"), HEADERS
+    ),
     "inputs-parquet": Target(_only("parquet"), _read_inputs("parquet", FACTS), TABLES),
     "inputs-csv": Target(_only("csv"), _read_inputs("csv", FACTS), TABLES),
     "inputs-npy": Target(_only("npy"), _read_inputs("npy", FACTS)),
