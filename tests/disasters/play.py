@@ -169,9 +169,9 @@ def play(plan: Plan, root: Path) -> Played:
             except FedsuiteError as error:
                 played.left |= _temporary(folder) - before
                 if isinstance(error.__cause__, httpx.HTTPStatusError):
-                    # The SuperLink does not know the run any more.
-                    with suppress(FedsuiteError):
-                        played.failures.append(str(read_manifest(folder).get("error")))
+                    # The SuperLink does not know the run any more. A full disk keeps the
+                    # line out of the manifest, and the screen has it.
+                    played.failures.append(str(error))
                 else:
                     played.stops.append(str(error))
                     of_disk = any(words in str(error) for words in DISK_STOPS)
@@ -186,9 +186,12 @@ def play(plan: Plan, root: Path) -> Played:
             finally:
                 world.inbox.clear()
                 gc.collect(0)
+            ended = False
             with suppress(FedsuiteError):
                 played.attempts.append(int(read_manifest(folder).get(ATTEMPT) or 0))
-            if restore is None and (folder / LEDGER).exists():
+                ended = _is_finished(folder)
+            # Between a bit that changed and its repair the ledger may be the changed file.
+            if (restore is None or ended) and (folder / LEDGER).exists():
                 played.ledgers.append((folder / LEDGER).read_text().splitlines())
     if not _is_finished(folder):
         played.crash = f"stuck: {'; '.join(played.stops[-2:])}"
