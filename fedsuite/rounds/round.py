@@ -375,6 +375,8 @@ class RoundStrategy(MethodContract):
             count = self.num_drawn(phase, len(members))
             self.privacy.open_account(members, count, self.num_rounds)
             return self.privacy.draw(members, self.server_round)
+        for stage in self.secure_sums:
+            members = stage.trusted(members)
         awake = self.recovery.awake(members, self.server_round)
         count = self.num_drawn(phase, len(awake))
         if self.virtual_clock is not None:

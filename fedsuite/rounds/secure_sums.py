@@ -137,6 +137,14 @@ class SecureSums(Stage):
     # -------------------------------------------------------------------------------- ask
 
     @override
+    def trusted(self, client_ids: Sequence[int]) -> Sequence[int]:
+        """Return the clients of whom none is known to lie, and but half of who may."""
+        ids = [k for k in client_ids if k not in self._left_out]
+        half = self._suspects[: (len(self._suspects) + 1) // 2]
+        out = [k for k in half if k in ids][: max(len(ids) - FEWEST, 0)]
+        return [k for k in ids if k not in out]
+
+    @override
     def ask(self, exchange: Exchange) -> Exchange:
         """Return the message to train, after the exchanges that go before it."""
         back = exchange.expected.arrays
@@ -156,7 +164,8 @@ class SecureSums(Stage):
                 place = name if is_change else further_name(record, name)
                 self._sent[place] = sent[name] if is_change else np.zeros(shape, dtype)
                 self._places[place] = (record, name)
-        self._asked = self._without_suspects(exchange.client_ids)
+        # A noisy round's clients are drawn of all.
+        self._asked = list(self.trusted(exchange.client_ids))
         self._complaints, self.total = {}, None
         self._near = {}
         is_first = self.terms is None
@@ -249,14 +258,6 @@ class SecureSums(Stage):
             "records": (*how.records, HELD),
             "exact": how.exact,
         }
-
-    def _without_suspects(self, client_ids: Sequence[int]) -> list[int]:
-        """Return the clients to ask: none known to lie, and but half of who may."""
-        ids = [k for k in client_ids if k not in self._left_out]
-        suspects = [k for k in self._suspects if k in ids]
-        most = max(len(ids) - FEWEST, 0)
-        out = suspects[: min((len(suspects) + 1) // 2, most)]
-        return [k for k in ids if k not in out]
 
     def _exchange_secrets(self, terms: Terms) -> list[int]:
         """Return the clients that gave keys and shares; remember what they gave."""

@@ -4,7 +4,7 @@ A round asks, collects and checks, reduces, steps, and tells. What each reply go
 stands in :mod:`fedsuite.rounds.round`, in the order in which replies pass it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from fedsuite.messages.records import Arrays
@@ -25,6 +25,10 @@ class Stage:
     """
 
     name: ClassVar[str] = ""
+
+    def trusted(self, client_ids: Sequence[int]) -> Sequence[int]:
+        """Return those of some clients that may be drawn to train, in their order."""
+        return client_ids
 
     def ask(self, exchange: Exchange) -> Exchange:
         """Return the round's message to train as it is to be sent."""

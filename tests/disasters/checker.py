@@ -257,7 +257,9 @@ class _Checker:
         groups = {g for k, g in self.wire.got if round_of(g) == server_round}
         if any((g, k) in self.wire.tampered for g in groups for k in accepted):
             return False
-        asked = len(self._of_exchange(self.wire.asked, server_round, 1))
+        # Who is not connected is asked too, and nothing travels.
+        sent_to = self._of_exchange(self.wire.asked, server_round, 1)
+        asked = len(sent_to | self.rejected[server_round, "train"])
         opening = self.train_exchange + 1 if self.plan.has_masks else self.train_exchange
         openers = self._of_exchange(self.wire.got, server_round, opening)
         # Above two thirds of those who were asked.

@@ -223,6 +223,27 @@ def test_who_is_left_out_stays_so_after_a_resume() -> None:
     assert other.secure_sums[0].state() == {"left-out": [2], "suspects": [1]}
 
 
+def test_who_is_left_out_is_not_drawn_so_that_others_are() -> None:
+    strategy = run(clients_per_round=3, reconstruction_threshold=3).strategy
+    strategy.secure_sums[0].restore({"left-out": [2, 4], "suspects": []})
+    evaluated: set[int] = set()
+    for strategy.server_round in range(1, 20):
+        assert strategy.drawn("train") == [0, 1, 3]
+        evaluated |= {*strategy.drawn("evaluate")}
+    assert evaluated == {*ALL}
+
+
+def test_half_of_the_suspects_rest_and_three_clients_are_left() -> None:
+    sums = run().sums
+    sums.restore({"left-out": [2], "suspects": [3, 0, 1]})
+    assert sums.trusted(ALL) == [0, 1, 4]
+    assert sums.trusted([0, 1, 4]) == [0, 1, 4]
+    sums.restore({"left-out": [], "suspects": [3, 0, 1]})
+    assert sums.trusted(ALL) == [1, 2, 4]
+    # Who rests already costs nobody else a place.
+    assert sums.trusted([1, 2, 4]) == [1, 2, 4]
+
+
 # -------------------------------------------------------------------------- some neighbours
 
 
