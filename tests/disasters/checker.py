@@ -259,7 +259,7 @@ class _Checker:
             return False
         # Who is not connected is asked too, and nothing travels.
         sent_to = self._of_exchange(self.wire.asked, server_round, 1)
-        asked = len(sent_to | self.rejected[server_round, "train"])
+        asked = len(sent_to | self.rejected[server_round, "train"] - {None})
         opening = self.train_exchange + 1 if self.plan.has_masks else self.train_exchange
         openers = self._of_exchange(self.wire.got, server_round, opening)
         # Above two thirds of those who were asked.
