@@ -126,6 +126,11 @@ def part(*, help: str, init: Literal[True] = True) -> Any:
     return field(metadata={_HELP: help, _PART: True})
 
 
+def help_of(member: Field[Any]) -> str:
+    """Return the text of a field, empty where it has none."""
+    return str(member.metadata.get(_HELP, ""))
+
+
 def state(*, default_factory: Callable[[], T], init: Literal[False] = False) -> T:
     """Declare an attribute that starts anew in each object and is no keyword."""
     entry: T = field(init=init, default_factory=default_factory)

@@ -5,7 +5,7 @@ and answers with ``fitres.*`` and ``evaluateres.*``. Legacy records have arrays 
 only, so names come from the request.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
@@ -70,7 +70,6 @@ def from_legacy(
     content: Mapping[str, AnyRecord],
     message_type: str,
     names: Sequence[str],
-    settings: Iterable[str] = (),
 ) -> RecordDict:
     """Turn a legacy result into the records of a single-layout reply.
 
@@ -82,8 +81,6 @@ def from_legacy(
         Type of the request.
     names
         Names of the request's arrays, in order.
-    settings
-        Names of the settings that the reply is to repeat.
 
     Raises
     ------
@@ -115,8 +112,9 @@ def from_legacy(
     except KeyError as error:
         raise RecordError(f"record {error} is missing: not a legacy result") from None
     reply[METRICS] = MetricRecord({**metrics, NUM_EXAMPLES: examples})
-    # A legacy client has one place for its numbers and for the settings that it followed.
-    if followed := {k: reported[k] for k in settings if k in reported.keys() - metrics}:
+    # A legacy client has one place for its numbers and for all else, such as settings that
+    # it followed, and text that the app's own mean of the metrics reads.
+    if followed := {k: v for k, v in reported.items() if k not in metrics}:
         reply[FOLLOWED] = ConfigRecord(followed)
     return reply
 

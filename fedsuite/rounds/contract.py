@@ -5,7 +5,7 @@ What runs its rounds is in :mod:`fedsuite.rounds.strategy`.
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
@@ -17,7 +17,7 @@ from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import Value
 from fedsuite.core.logs import ServerLogger
 from fedsuite.core.rules import Rule
-from fedsuite.core.settings import Declared, given, state
+from fedsuite.core.settings import Declared, given, help_of, state
 from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import (
     ARRAYS,
@@ -38,9 +38,13 @@ from fedsuite.rounds.exchange import (
 )
 from fedsuite.rounds.exchange_layer import ExchangeLayer
 from fedsuite.rounds.legacy_server import (
+    KEYWORDS,
+    LegacyClientError,
     by_position,
+    check_functions,
     check_keywords,
     check_methods,
+    check_needed,
     missing,
 )
 from fedsuite.rounds.membership import Identity
@@ -64,12 +68,19 @@ def _checking(cls: type) -> Callable[..., None]:
     """Return a class's constructor, with words of its own for unknown keywords."""
     constructor: Callable[..., None] = vars(cls)["__init__"]
     known = {field.name for field in fields(cls) if field.init}
+    needed = {
+        field.name: help_of(field)
+        for field in fields(cls)
+        if field.init and field.default is field.default_factory is MISSING
+    }
 
     @wraps(constructor)
     def checked(self: object, *unnamed: object, **given: object) -> None:
         if unnamed or not given.keys() <= known:
             given = by_position(cls.__name__, unnamed, given)
             check_keywords(cls.__name__, known, given)
+        if not needed.keys() <= given.keys():
+            check_needed(cls.__name__, needed, given)
         constructor(self, **given)
 
     return checked
@@ -213,6 +224,10 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
                     f"{strategy}.{name} cannot be set: give it to the constructor, "
                     f"{strategy}({name}=...)"
                 )
+            own = type(self).__module__.startswith("fedsuite.")
+            if own and name in KEYWORDS and vars(self).get("_built"):
+                # A subclass of an app's may read it; of a class of ours nobody would.
+                check_keywords(type(self).__name__, self._KEYWORDS, [name])
             super().__setattr__(name, value)
 
     @classmethod
@@ -257,6 +272,10 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
         """
         super().__post_init__()
         self._refuse_legacy()
+        check_functions(
+            train_metrics_aggr_fn=self.train_metrics_aggr_fn,
+            evaluate_metrics_aggr_fn=self.evaluate_metrics_aggr_fn,
+        )
         self.reports: dict[str, PhaseReport] = {}
         self.round_metrics: dict[str, float] = {}
         for phase in (TRAIN, EVALUATE):
@@ -315,7 +334,11 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
     def _refuse_legacy(self) -> None:
         legacy = self.wire == "numpy"
         if legacy and self.NOT_LEGACY:
-            raise ValueError(f"wire = 'numpy': {self.NOT_LEGACY}")
+            raise LegacyClientError(
+                f"wire = 'numpy': {self.NOT_LEGACY}: for {type(self).__name__} write the "
+                "client with @app.train(), as docs/how-to/own_clients.md shows, and leave "
+                "wire out"
+            )
         if legacy and self.identity == "partition":
             raise ValueError(
                 "wire = 'numpy' cannot go with identity = 'partition': a legacy "

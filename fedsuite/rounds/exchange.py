@@ -483,9 +483,8 @@ class ReplyReader:
         try:
             expected = self.exchange.expected_of.get(client_id, self.exchange.expected)
             if self._wire == "numpy":
-                asked, settings = self.exchange.message_type, expected.settings
                 names = list(spec_of(self.exchange.shared.get(ARRAYS, {})))
-                content = from_legacy(content, asked, names, settings)
+                content = from_legacy(content, self.exchange.message_type, names)
             if failure := failure_of(content, hosted=self._members.hosted):
                 reason, raised = failure
                 kind = kind_of_exception(raised)

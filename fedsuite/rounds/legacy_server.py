@@ -7,7 +7,7 @@ and the server of such an app cannot run a strategy.
 """
 
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from fedsuite.core.errors import ConfigError, nearest
 
@@ -81,6 +81,22 @@ METHODS: Mapping[str, str] = {
 }
 """Method of a legacy strategy to what stands for it."""
 
+_FUNCTIONS: Mapping[str, tuple[str, str]] = {
+    **{
+        f"{phase}_metrics_aggr_fn": (
+            "(contents, weighted_by_key)",
+            "which is given RecordDicts and returns a MetricRecord",
+        )
+        for phase in ("train", "evaluate")
+    },
+    "evaluate_fn": (
+        "(server_round, arrays)",
+        "which is given the round and an ArrayRecord, and returns a MetricRecord",
+    ),
+    "should_stop": ("(server_round, result)", "which returns whether the run ends"),
+}
+"""Function of an app's own to its arguments, which are two, and what it does."""
+
 _CALLED: Mapping[str, int] = {
     "configure_train": 4,
     "aggregate_train": 2,
@@ -104,6 +120,14 @@ class KeywordError(ConfigError, TypeError):
 
 class LegacyMethodError(ConfigError, AttributeError, TypeError):
     """A method of Flower's legacy strategies, called or overridden."""
+
+
+class FunctionError(ConfigError, TypeError):
+    """A function that a strategy was given and cannot call."""
+
+
+class LegacyClientError(ConfigError, ValueError):
+    """A strategy that legacy NumPyClients cannot serve."""
 
 
 BY_POSITION = (
@@ -160,6 +184,38 @@ def check_keywords(strategy: str, known: Collection[str], given: Collection[str]
         near = nearest(name, known)
         hint = f"did you mean {near}?" if near else f"help({strategy}) lists them"
         raise KeywordError(f"{strategy} has no keyword {name}: {hint}")
+
+
+def check_needed(strategy: str, needed: Mapping[str, str], given: Collection[str]) -> None:
+    """Refuse to make a strategy without what it cannot be without.
+
+    Raises
+    ------
+    KeywordError
+        Naming the first keyword that is not there, and what it is.
+    """
+    for name, words in needed.items():
+        if name not in given:
+            raise KeywordError(f"{strategy} needs the keyword {name}: {words}")
+
+
+def check_functions(**given: object) -> None:
+    """Refuse a function of the app's own that nobody could call, by the keyword's name.
+
+    Raises
+    ------
+    FunctionError
+        Naming its arguments as they have to be.
+    """
+    for name, function in given.items():
+        if function is None or _takes(function, 2):
+            continue
+        own = getattr(function, "__name__", type(function).__name__)
+        arguments, purpose = _FUNCTIONS[name]
+        raise FunctionError(
+            f"{name}: {own}{_arguments(function)} cannot be called: write "
+            f"{name}{arguments}, {purpose}"
+        )
 
 
 def check_methods(strategy: type) -> None:
@@ -220,9 +276,15 @@ def _arguments(method: object) -> str:
     return f"({', '.join(names)})"
 
 
-def _takes(method: Callable[..., object], count: int) -> bool:
+def _takes(method: object, count: int) -> bool:
+    if not callable(method):
+        return False
     try:
-        inspect.signature(method).bind(*range(count))
+        signature = inspect.signature(method)
+    except ValueError:  # such as of a function in C: nobody knows
+        return True
+    try:
+        signature.bind(*range(count))
     except TypeError:
         return False
     return True

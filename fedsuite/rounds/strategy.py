@@ -14,13 +14,14 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from typing_extensions import override
 
-from fedsuite.core.errors import described
+from fedsuite.core.errors import ConfigError, described
 from fedsuite.core.logs import ServerLogger, in_own_run, log_scope
 from fedsuite.messages.array_records import num_bytes, to_arrays
 from fedsuite.messages.records import EVALUATE, NEW, TRAIN
 from fedsuite.messages.statistics import buffers_declared, names_of_buffers
 from fedsuite.rounds.checkpoint import Checkpoint
 from fedsuite.rounds.events import Callback, RoundReport, RunState
+from fedsuite.rounds.legacy_server import check_functions
 from fedsuite.rounds.remarks import tell
 from fedsuite.rounds.round import RoundStrategy
 from fedsuite.workarounds.prompt_grid import PromptGrid
@@ -72,6 +73,7 @@ class FederatedStrategy(RoundStrategy):
         resume
             Checkpoint from which the run goes on.
         """
+        check_functions(evaluate_fn=evaluate_fn, should_stop=should_stop)
         if self._begun:
             self.begin_afresh()
         self.num_rounds, self._start_timeout = num_rounds, timeout
@@ -223,6 +225,11 @@ def _end(callback: Callback, state: RunState, error: BaseException | None) -> No
 def _evaluate_on_server(state: RunState, evaluate_fn: EvaluateFn) -> MetricRecord | None:
     metrics = evaluate_fn(state.server_round, state.arrays)
     if metrics is not None:
+        if not isinstance(metrics, Mapping):
+            raise ConfigError(
+                f"evaluate_fn returned {type(metrics).__name__}, not a MetricRecord: write "
+                "MetricRecord({'loss': loss, ...}), or None for no metrics"
+            )
         state.result.evaluate_metrics_serverapp[state.server_round] = metrics
     return metrics
 

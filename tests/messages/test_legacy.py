@@ -65,11 +65,13 @@ def test_training_result_gets_its_names_back() -> None:
     assert arrays["weight"].tolist() == MODEL["weight"].tolist()
     assert arrays["bias"].tolist() == [0, 1]
     assert dict(reply["metrics"]) == {"accuracy": 0.25, "num-examples": 8}
+    # What is no number is where any client's text is: an app's own mean may read it.
+    assert dict(reply["followed"]) == {"flag": True, "tag": "x"}
 
 
 def test_evaluation_result_has_its_loss_among_the_metrics() -> None:
     reply = from_legacy(result("evaluateres"), "evaluate", list(MODEL))
-    assert set(reply) == {"metrics"}
+    assert set(reply) == {"metrics", "followed"}
     assert dict(reply["metrics"]) == {"accuracy": 0.25, "loss": 0.5, "num-examples": 8}
 
 

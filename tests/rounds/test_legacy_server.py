@@ -3,11 +3,13 @@
 import inspect
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from flwr.app import Context, RecordDict
+from flwr.app import ArrayRecord, Context, MetricRecord, RecordDict
 from flwr.server import (
     LegacyContext,
     ServerAppComponents,
@@ -25,7 +27,9 @@ from fedsuite.rounds.legacy_server import BY_POSITION, KEYWORDS, METHODS
 from fedsuite.strategies import load_strategy
 from fedsuite.strategies.averaging.fedavg import FedAvg
 from fedsuite.strategies.fair.fedeba import FedEBA
-from tests.rounds.test_client_needs import parts
+from fedsuite.workarounds.identity import flower_identity
+from tests.rounds.test_client_needs import CountingGrid, parts
+from tests.strangers import message_app
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "flower_apps.md"
 
@@ -125,6 +129,20 @@ def test_a_keyword_that_is_none(given: dict[str, Any], line: str) -> None:
     assert isinstance(caught.value, TypeError)
 
 
+@pytest.mark.parametrize("name", REGISTRY)
+def test_a_keyword_that_a_method_cannot_be_without_is_named(name: str) -> None:
+    made = load_strategy(REGISTRY[name])
+    needed = parts().needed_by(made)
+    if not needed:
+        made()
+        return
+    with pytest.raises(FedsuiteError) as caught:
+        made()
+    words = re.fullmatch(rf"{made.__name__} needs the keyword (\w+): .+", str(caught.value))
+    assert words and words[1] in needed
+    assert isinstance(caught.value, TypeError)
+
+
 def test_an_aggregate_that_wants_the_replies_is_refused() -> None:
     with pytest.raises(
         FedsuiteError, match=r"\(arrays, replies\) .* write aggregate\(arrays"
@@ -170,6 +188,91 @@ def test_a_constructor_of_ones_own_may_take_what_it_likes() -> None:
         FedsuiteError, match=r"FedAvg has no keyword min_fit_clients, .*_nodes"
     ):
         Mine(0.5, min_fit_clients=3)
+
+
+@pytest.mark.parametrize("name", sorted(n for n in KEYWORDS if n.endswith("_fn")))
+def test_a_legacy_keyword_set_later_is_refused_as_well(name: str) -> None:
+    """Legacy apps do so, and of a strategy of fedsuite's own nobody would read it."""
+    strategy: Any = FedAvg()
+    with pytest.raises(FedsuiteError) as caught:
+        setattr(strategy, name, lambda server_round: {"lr": 0.1})
+    assert str(caught.value).startswith(f"FedAvg has no keyword {name}, which is of Fl")
+    assert str(caught.value).endswith(KEYWORDS[name])
+
+
+def test_a_subclass_may_keep_one_and_read_it_itself() -> None:
+    class Mine(FedAvg):
+        def __init__(self, on_fit_config_fn: Any, **more: Any) -> None:
+            super().__init__(**more)
+            self.on_fit_config_fn = on_fit_config_fn
+
+    assert Mine(len).on_fit_config_fn is len
+
+
+# Functions
+
+
+def legacy_mean(metrics: list[tuple[int, dict[str, Any]]]) -> dict[str, Any]:
+    return {}
+
+
+def legacy_evaluate(server_round: int, parameters: Any, config: Any) -> Any:
+    return 0.5, {}
+
+
+@pytest.mark.parametrize("name", ["train_metrics_aggr_fn", "evaluate_metrics_aggr_fn"])
+def test_a_legacy_mean_of_metrics_is_refused(name: str) -> None:
+    with pytest.raises(FedsuiteError) as caught:
+        FedAvg(**{name: legacy_mean})  # type: ignore[arg-type]
+    assert str(caught.value) == (
+        f"{name}: legacy_mean(metrics) cannot be called: write {name}(contents, "
+        "weighted_by_key), which is given RecordDicts and returns a MetricRecord"
+    )
+
+
+def test_functions_that_can_be_called_are_taken() -> None:
+    def own(contents: Any, weighted_by_key: str, more: int = 3) -> MetricRecord:
+        return MetricRecord({"a": more})
+
+    for function in (own, partial(own, more=4), lambda *given: MetricRecord(), dict):
+        FedAvg(train_metrics_aggr_fn=function)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        (
+            {"evaluate_fn": legacy_evaluate},
+            (
+                "evaluate_fn: legacy_evaluate(server_round, parameters, config) cannot be "
+                "called: write evaluate_fn(server_round, arrays), which is given the round "
+                "and an ArrayRecord, and returns a MetricRecord"
+            ),
+        ),
+        (
+            {"should_stop": legacy_mean},
+            (
+                "should_stop: legacy_mean(metrics) cannot be called: write "
+                "should_stop(server_round, result), which returns whether the run ends"
+            ),
+        ),
+        (
+            {"evaluate_fn": lambda server_round, arrays: (0.5, {"accuracy": 0.5})},
+            (
+                "evaluate_fn returned tuple, not a MetricRecord: write "
+                "MetricRecord({'loss': loss, ...}), or None for no metrics"
+            ),
+        ),
+    ],
+)
+def test_functions_of_start_are_refused_before_a_round(
+    given: dict[str, Any], line: str
+) -> None:
+    grid = CountingGrid(message_app.app)
+    with pytest.raises(FedsuiteError) as caught, flower_identity():
+        FedAvg().start(grid, ArrayRecord([np.zeros(2)]), 1, **given)
+    assert str(caught.value) == line
+    assert grid.exchanges == []
 
 
 # Methods

@@ -1,12 +1,14 @@
 """Flower's keywords for metrics and for the names of records: here they mean the same."""
 
 import logging
+import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
 from flwr.serverapp import strategy as flower
 
@@ -16,6 +18,7 @@ from fedsuite.messages.array_records import to_arrays
 from fedsuite.strategies.averaging.fedavg import FedAvg
 from fedsuite.strategies.drift.scaffold import Scaffold
 from fedsuite.workarounds.identity import flower_identity
+from tests.docs.pages import DOCS
 from tests.helpers import (
     LAYOUTS,
     Trace,
@@ -136,6 +139,27 @@ def test_a_function_that_fails_costs_the_run_nothing(
     assert "the weighted means stand in for it" in first
     assert "\n" not in first
     assert ".py, line " in first
+
+
+class Listing(NumPyClient):
+    """Sends a list as text, as clients of the legacy API have to."""
+
+    def fit(self, parameters: Any, config: Any) -> Any:
+        return parameters, 1, {"losses": "[0.5, 0.25, 0.125]", "done": True}
+
+
+def test_text_of_a_legacy_client_reaches_the_function() -> None:
+    """By the example of the page for those who come from the legacy API."""
+    page = (DOCS / "how-to" / "from_legacy_flower.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    [code] = [block for block in blocks if "def longest_list" in block]
+    namespace: dict[str, Any] = {}
+    exec(code, namespace)
+    app = ClientApp(client_fn=lambda context: Listing().to_client())
+    given = {"wire": "numpy", "fraction_evaluate": 0.0}
+    strategy = FedAvg(train_metrics_aggr_fn=namespace["longest_list"], **given)  # type: ignore[arg-type]
+    result = start(strategy, app)
+    assert dict(result.train_metrics_clientapp[1]) == {"most-losses": 3}
 
 
 def test_a_function_may_make_nothing() -> None:

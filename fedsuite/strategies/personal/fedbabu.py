@@ -52,7 +52,9 @@ class FedBABU(FedAvgFT):
     fine_tune_part: Literal["full", "head", "body"] = key(
         default="full", help="what fine-tune-epochs train", told=EVALUATE
     )
-    groups: ParameterGroups = part(help="groups of the model's arrays")
+    groups: ParameterGroups = part(
+        help="groups of the model's arrays, as fedsuite.models.parameter_groups makes them"
+    )
 
     @override
     def __post_init__(self) -> None:

@@ -42,7 +42,9 @@ class PartialAverage(FedAvg):
         "only the shared part leaves a client; the guarantee is for what others see",
     )
 
-    groups: ParameterGroups = part(help="groups of the model's arrays")
+    groups: ParameterGroups = part(
+        help="groups of the model's arrays, as fedsuite.models.parameter_groups makes them"
+    )
 
     @override
     def __post_init__(self) -> None:

@@ -117,7 +117,9 @@ class FedSAC(RewardStrategy):
     fedsac_alone_epochs: int = key(
         default=20, help="passes that a new client trains alone", minimum=1
     )
-    groups: ParameterGroups = part(help="groups of the model's arrays")
+    groups: ParameterGroups = part(
+        help="groups of the model's arrays, as fedsuite.models.parameter_groups makes them"
+    )
     validation: Validation = part(help="scores models on the server")
     contributions: Mapping[int, float] | None = given(
         default=None, help="client to contribution in 0..1; others are measured"
