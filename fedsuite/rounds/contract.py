@@ -207,11 +207,12 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
         def __setattr__(self, name: str, value: object) -> None:
             """Set an attribute; of keywords those alone that each round reads anew."""
             built = name in self._KEYWORDS and vars(self).get("_built")
-            if built and not self._may_be_set(name):
+            if built and not (self._may_be_set(name) or self._has(name, value)):
                 strategy = type(self).__name__
                 raise ConfigError(
                     f"{strategy}.{name} cannot be set: give it to the constructor, "
-                    f"{strategy}({name}=...)"
+                    f"{strategy}({name}=...), or in a subclass's __init__ to "
+                    "super().__init__()"
                 )
             super().__setattr__(name, value)
 
@@ -273,6 +274,17 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
         """
         noise = self.dp_noise_multiplier or self.target_epsilon
         return name == "num_rounds" or (name in _READ_ANEW and not noise)
+
+    def _has(self, name: str, value: object) -> bool:
+        """Return whether a keyword has this value already.
+
+        Subclasses of Flower's FedAvg often set once more what they have given on.
+        """
+        present = getattr(self, name)
+        if present is value:
+            return True
+        plain = isinstance(value, str | int | float)
+        return plain and type(present) is type(value) and present == value
 
     def begin_afresh(self) -> None:
         """Forget what earlier rounds have left; the keywords stay."""

@@ -81,6 +81,16 @@ METHODS: Mapping[str, str] = {
 }
 """Method of a legacy strategy to what stands for it."""
 
+HELPERS: Mapping[str, str] = {
+    "_construct_messages": "in configure_train keep those of "
+    "super().configure_train(...) that you want, by message.metadata.dst_node_id, and in "
+    "configure_evaluate likewise",
+    "_check_and_log_replies": "give the replies to super().aggregate_train or "
+    "super().aggregate_evaluate, which check them; a reply has content where "
+    "reply.has_error() is false",
+}
+"""Private method of Flower's FedAvg, which subclasses call, to what stands for it."""
+
 _CALLED: Mapping[str, int] = {
     "configure_train": 4,
     "aggregate_train": 2,
@@ -103,7 +113,7 @@ class KeywordError(ConfigError, TypeError):
 
 
 class LegacyMethodError(ConfigError, AttributeError, TypeError):
-    """A method of Flower's legacy strategies, called or overridden."""
+    """A method of Flower's strategies that is not here, called or overridden."""
 
 
 BY_POSITION = (
@@ -190,6 +200,10 @@ def missing(strategy: str, name: str) -> AttributeError:
     """Return the error of an attribute that a strategy does not have."""
     if name in METHODS:
         return LegacyMethodError(f"{strategy} has no {name}, and {_APP}")
+    if name in HELPERS:
+        return LegacyMethodError(
+            f"{strategy} has no {name}, a helper of Flower's strategies: {HELPERS[name]}"
+        )
     return AttributeError(f"{strategy!r} object has no attribute {name!r}")
 
 
