@@ -47,6 +47,7 @@ from fedsuite.rounds.membership import Identity
 from fedsuite.rounds.report import MetricsFn, PhaseReport
 from fedsuite.rounds.round_settings import RoundSettings
 from fedsuite.rounds.rules import of_declarations, rules_of
+from fedsuite.rounds.taken_names import check_names, hidden, hides
 from fedsuite.rounds.validation import ClientReply, Expected, spec_of
 
 logger = ServerLogger(__name__)
@@ -191,6 +192,7 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
         super().__init_subclass__()
         if not cls.__module__.startswith("fedsuite."):
             check_methods(cls)
+            check_names(cls)
         # What a subclass of an app's annotates, and does not declare, is its own.
         cls._KEYWORDS = frozenset(f.name for f in fields(cls) if f.init and f.metadata)
         # The constructor that was made of the fields names neither what stands for an
@@ -206,6 +208,8 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
 
         def __setattr__(self, name: str, value: object) -> None:
             """Set an attribute; of keywords those alone that each round reads anew."""
+            if not callable(value) and hidden(type(self), name):
+                raise hides(type(self), name)
             built = name in self._KEYWORDS and vars(self).get("_built")
             if built and not (self._may_be_set(name) or self._has(name, value)):
                 strategy = type(self).__name__

@@ -189,9 +189,9 @@ def check_methods(strategy: type) -> None:
             )
     for name, count in _CALLED.items():
         method = getattr(strategy, name, None)
-        if callable(method) and not _takes(method, count + 1):
+        if callable(method) and not takes(method, count + 1):
             raise LegacyMethodError(
-                f"{strategy.__name__}.{name}{_arguments(method)} cannot be called by the "
+                f"{strategy.__name__}.{name}{arguments_of(method)} cannot be called by the "
                 f"rounds: write {_SIGNATURES[name]}"
             )
 
@@ -223,10 +223,10 @@ def _written(instead: str) -> str:
 
 def _is_legacy(name: str, method: object) -> bool:
     """Return whether it is a legacy method, not one's own helper of a common name."""
-    return name != "evaluate" or "parameters" in _arguments(method)
+    return name != "evaluate" or "parameters" in arguments_of(method)
 
 
-def _arguments(method: object) -> str:
+def arguments_of(method: object) -> str:
     """Return the names of a method's arguments, in brackets."""
     if not callable(method):
         return "()"
@@ -234,7 +234,8 @@ def _arguments(method: object) -> str:
     return f"({', '.join(names)})"
 
 
-def _takes(method: Callable[..., object], count: int) -> bool:
+def takes(method: Callable[..., object], count: int) -> bool:
+    """Return whether a method can be given so many arguments, itself among them."""
     try:
         inspect.signature(method).bind(*range(count))
     except TypeError:

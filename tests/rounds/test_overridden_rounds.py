@@ -17,6 +17,7 @@ from flwr.app import (
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 
+from fedsuite.core.errors import ConfigError
 from fedsuite.engines.local import LocalGrid
 from fedsuite.strategies.averaging.fedavg import FedAvg
 from fedsuite.strategies.fair.fedeba import FedEBA
@@ -184,3 +185,49 @@ def test_a_share_of_the_choice_of_ones_own() -> None:
     rows = [r.train.rows for r in trace.reports if r.train]
     assert [[row["client"] for row in of_round] for of_round in rows] == [[1002], [1002]]
     assert np.isfinite(trace.weights).all()
+
+
+# Names that are taken
+
+
+def test_an_attribute_of_a_subclass_that_hides_a_method_is_refused() -> None:
+    """The rounds would call a tuple."""
+    with pytest.raises(ConfigError) as caught:
+        type("Own", (FedAvg,), {"chosen": (1, 2)})
+    assert str(caught.value) == (
+        "Own.chosen hides a method of FedAvg, which the rounds call: give it another name"
+    )
+
+
+def test_an_attribute_that_is_set_in_a_methods_place_is_refused() -> None:
+    class Remembering(FedAvg):
+        def __init__(self) -> None:
+            super().__init__()
+            self.state = {}  # type: ignore[method-assign,assignment]
+
+    with pytest.raises(ConfigError, match=r"Remembering\.state hides a method of FedAvg"):
+        Remembering()
+
+
+def test_a_helper_of_a_methods_name_with_other_arguments_is_refused() -> None:
+    def average(self: Any) -> None:
+        """Return the mean of something else."""
+
+    with pytest.raises(ConfigError) as caught:
+        type("Own", (FedAvg,), {"average": average})
+    assert str(caught.value) == (
+        "Own.average() hides a method of FedAvg, average(replies, weights), which the "
+        "rounds call: take the same arguments, or give it another name"
+    )
+
+
+def test_a_method_may_be_overridden_and_replaced_by_another(monkeypatch: Any) -> None:
+    class Counting(FedAvg):
+        def weight_of(self, reply: Any, scale: float = 1.0) -> float:
+            return scale
+
+        def drawn(self, *given: Any) -> list[int]:
+            return super().drawn(*given)
+
+    strategy = Counting()
+    monkeypatch.setattr(strategy, "take", lambda reply: None)
