@@ -49,7 +49,7 @@ class Own(FedEBA):
 def test_a_method_that_has_no_part_in_the_model_is_told_once(caplog: Caplog) -> None:
     [line] = warnings_of(Own(), caplog)
     assert line == (
-        "round 1: aggregate_train of Own does not call super().aggregate_train: FedEBA has "
+        "round 1: aggregate_train of Own did not call super().aggregate_train: FedEBA has "
         "no part in the model, and no reply is checked"
     )
 
@@ -72,6 +72,15 @@ def test_a_loop_of_the_apps_own_hears_of_it_in_the_next_round(caplog: Caplog) ->
             strategy.aggregate_train(server_round, grid.send_and_receive(asked))
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 1 and lines[0].startswith("round 1: aggregate_train of Own")
+
+
+def test_a_round_that_a_loop_drops_is_no_news(caplog: Caplog) -> None:
+    """Flower's wrappers for privacy do so with a round without replies."""
+    strategy, grid = FedAvg(), TamperingGrid(matrix_app(), 3)
+    with flower_identity(), caplog.at_level(logging.WARNING):
+        for server_round in (1, 2):
+            strategy.configure_train(server_round, zeros(), ConfigRecord(), grid)
+    assert caplog.records == []
 
 
 # Replies that are rewritten before super()
