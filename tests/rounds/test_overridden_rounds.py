@@ -230,6 +230,17 @@ def test_a_helper_of_a_methods_name_with_other_arguments_is_refused() -> None:
     )
 
 
+def test_start_is_called_by_the_app_alone() -> None:
+    class Starting(FedAvg):
+        def start(self, grid: Grid, initial_arrays: ArrayRecord, train_config: Any) -> Any:  # type: ignore[override]
+            """Leave out what the app never gives."""
+            return super().start(grid, initial_arrays, 2, train_config=train_config)
+
+    with flower_identity():
+        result = Starting().start(LocalGrid(matrix_app(), 3), zeros(), ConfigRecord())
+    assert len(result.train_metrics_clientapp) == 2
+
+
 def test_a_method_may_be_overridden_and_replaced_by_another(monkeypatch: Any) -> None:
     class Counting(FedAvg):
         def weight_of(self, reply: Any, scale: float = 1.0) -> float:

@@ -17,8 +17,8 @@ from fedsuite.messages.records import records_of
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.strategy import FederatedStrategy
 from fedsuite.strategies.averaging.fedavg import FedAvg
-from fedsuite.strategies.personal.ditto import Ditto
 from fedsuite.strategies.averaging.standalone import Standalone
+from fedsuite.strategies.personal.ditto import Ditto
 from fedsuite.training.loop import TrainingOptions
 from fedsuite.training.store import MemoryStore
 from fedsuite.workarounds.identity import flower_identity
@@ -272,8 +272,8 @@ def test_a_client_that_keeps_nothing_hears_what_to_send() -> None:
     with pytest.raises(RunError) as caught:
         started(Ditto, 1)
     assert str(caught.value).endswith(
-        "train with fedsuite.clients.DittoClient, which keeps a personal model; a client of "
-        "your own that does so sends stored-state = 1 in its metrics"
+        "train with fedsuite.clients.DittoClient, which keeps a personal model; a client "
+        "of your own that does so sends stored-state = 1 in its metrics"
     )
 
 
