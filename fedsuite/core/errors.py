@@ -41,14 +41,17 @@ def nearest(name: object, names: Iterable[str], cutoff: float = 0.6) -> str:
     return by_lower[near[0]] if near else ""
 
 
-def described(error: BaseException) -> str:
-    """Return an error as one line, a foreign one with its type and place."""
+def described(error: BaseException, place: str = "") -> str:
+    """Return an error as one line, a foreign one with its type and place.
+
+    The place is that of the innermost line, unless another one is given.
+    """
     if isinstance(error, FedsuiteError | OSError):
         return one_line(error, _LONGEST)
     places = traceback.extract_tb(error.__traceback__)
-    where = (
-        f" ({Path(places[-1].filename).name}, line {places[-1].lineno})" if places else ""
-    )
+    if places and not place:
+        place = f"{Path(places[-1].filename).name}, line {places[-1].lineno}"
+    where = f" ({place})" if place else ""
     words = one_line(error, _LONGEST)
     return f"{type(error).__name__}{': ' if words else ''}{words}{where}"
 

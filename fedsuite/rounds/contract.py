@@ -51,6 +51,7 @@ from fedsuite.rounds.membership import Identity
 from fedsuite.rounds.report import MetricsFn, PhaseReport
 from fedsuite.rounds.round_settings import RoundSettings
 from fedsuite.rounds.rules import of_declarations, rules_of
+from fedsuite.rounds.taken_names import check_names, hidden, hides
 from fedsuite.rounds.validation import ClientReply, Expected, spec_of
 
 logger = ServerLogger(__name__)
@@ -202,6 +203,7 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
         super().__init_subclass__()
         if not cls.__module__.startswith("fedsuite."):
             check_methods(cls)
+            check_names(cls)
         # What a subclass of an app's annotates, and does not declare, is its own.
         cls._KEYWORDS = frozenset(f.name for f in fields(cls) if f.init and f.metadata)
         # The constructor that was made of the fields names neither what stands for an
@@ -217,12 +219,15 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
 
         def __setattr__(self, name: str, value: object) -> None:
             """Set an attribute; of keywords those alone that each round reads anew."""
+            if not callable(value) and hidden(type(self), name):
+                raise hides(type(self), name)
             built = name in self._KEYWORDS and vars(self).get("_built")
-            if built and not self._may_be_set(name):
+            if built and not (self._may_be_set(name) or self._has(name, value)):
                 strategy = type(self).__name__
                 raise ConfigError(
                     f"{strategy}.{name} cannot be set: give it to the constructor, "
-                    f"{strategy}({name}=...)"
+                    f"{strategy}({name}=...), or in a subclass's __init__ to "
+                    "super().__init__()"
                 )
             own = type(self).__module__.startswith("fedsuite.")
             if own and name in KEYWORDS and vars(self).get("_built"):
@@ -292,6 +297,17 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
         """
         noise = self.dp_noise_multiplier or self.target_epsilon
         return name == "num_rounds" or (name in _READ_ANEW and not noise)
+
+    def _has(self, name: str, value: object) -> bool:
+        """Return whether a keyword has this value already.
+
+        Subclasses of Flower's FedAvg often set once more what they have given on.
+        """
+        present = getattr(self, name)
+        if present is value:
+            return True
+        plain = isinstance(value, str | int | float)
+        return plain and type(present) is type(value) and present == value
 
     def begin_afresh(self) -> None:
         """Forget what earlier rounds have left; the keywords stay."""

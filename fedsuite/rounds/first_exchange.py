@@ -121,7 +121,8 @@ def first_refusal(reader: ReplyReader, needs: ClientNeeds, own_clients: bool) ->
         return one_line(with_advice(f"all clients failed: {failure}", advice), 600)
     if kind == TRAIN and needs.stores and reader.num_good and not reader.any_stored:
         reason = "no client says that it keeps anything (metric 'stored-state' is missing)"
-        return with_advice(reason, needs.advice)
+        own = "a client of your own that does so sends stored-state = 1 in its metrics"
+        return with_advice(reason, f"{needs.advice}; {own}")
     return ""
 
 

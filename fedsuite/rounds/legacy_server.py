@@ -81,6 +81,17 @@ METHODS: Mapping[str, str] = {
 }
 """Method of a legacy strategy to what stands for it."""
 
+
+HELPERS: Mapping[str, str] = {
+    "_construct_messages": "in configure_train keep those of "
+    "super().configure_train(...) that you want, by message.metadata.dst_node_id, and in "
+    "configure_evaluate likewise",
+    "_check_and_log_replies": "give the replies to super().aggregate_train or "
+    "super().aggregate_evaluate, which check them; a reply has content where "
+    "reply.has_error() is false",
+}
+"""Private method of Flower's FedAvg, which subclasses call, to what stands for it."""
+
 _FUNCTIONS: Mapping[str, tuple[str, str]] = {
     **{
         f"{phase}_metrics_aggr_fn": (
@@ -119,7 +130,7 @@ class KeywordError(ConfigError, TypeError):
 
 
 class LegacyMethodError(ConfigError, AttributeError, TypeError):
-    """A method of Flower's legacy strategies, called or overridden."""
+    """A method of Flower's strategies that is not here, called or overridden."""
 
 
 class FunctionError(ConfigError, TypeError):
@@ -208,12 +219,12 @@ def check_functions(**given: object) -> None:
         Naming its arguments as they have to be.
     """
     for name, function in given.items():
-        if function is None or _takes(function, 2):
+        if function is None or takes(function, 2):
             continue
         own = getattr(function, "__name__", type(function).__name__)
         arguments, purpose = _FUNCTIONS[name]
         raise FunctionError(
-            f"{name}: {own}{_arguments(function)} cannot be called: write "
+            f"{name}: {own}{arguments_of(function)} cannot be called: write "
             f"{name}{arguments}, {purpose}"
         )
 
@@ -235,9 +246,9 @@ def check_methods(strategy: type) -> None:
             )
     for name, count in _CALLED.items():
         method = getattr(strategy, name, None)
-        if callable(method) and not _takes(method, count + 1):
+        if callable(method) and not takes(method, count + 1):
             raise LegacyMethodError(
-                f"{strategy.__name__}.{name}{_arguments(method)} cannot be called by the "
+                f"{strategy.__name__}.{name}{arguments_of(method)} cannot be called by the "
                 f"rounds: write {_SIGNATURES[name]}"
             )
 
@@ -246,6 +257,10 @@ def missing(strategy: str, name: str) -> AttributeError:
     """Return the error of an attribute that a strategy does not have."""
     if name in METHODS:
         return LegacyMethodError(f"{strategy} has no {name}, and {_APP}")
+    if name in HELPERS:
+        return LegacyMethodError(
+            f"{strategy} has no {name}, a helper of Flower's strategies: {HELPERS[name]}"
+        )
     return AttributeError(f"{strategy!r} object has no attribute {name!r}")
 
 
@@ -265,10 +280,10 @@ def _written(instead: str) -> str:
 
 def _is_legacy(name: str, method: object) -> bool:
     """Return whether it is a legacy method, not one's own helper of a common name."""
-    return name != "evaluate" or "parameters" in _arguments(method)
+    return name != "evaluate" or "parameters" in arguments_of(method)
 
 
-def _arguments(method: object) -> str:
+def arguments_of(method: object) -> str:
     """Return the names of a method's arguments, in brackets."""
     if not callable(method):
         return "()"
@@ -276,7 +291,8 @@ def _arguments(method: object) -> str:
     return f"({', '.join(names)})"
 
 
-def _takes(method: object, count: int) -> bool:
+def takes(method: object, count: int) -> bool:
+    """Return whether something can be called with so many arguments by position."""
     if not callable(method):
         return False
     try:

@@ -150,6 +150,11 @@ def tell_sampled(phase: str, sampled: int, members: Members) -> None:
     tell("configure_%s: Sampled %d %s (out of %d)", phase, sampled, who, total)
 
 
+def tell_left(phase: str, strategy: str, going: int) -> None:
+    """Tell how many of the sampled an overridden method asks."""
+    tell("configure_%s: %s asks %d of them", phase, strategy, going)
+
+
 def tell_replies(name: str, good: int, asked: int) -> None:
     """Tell how many of those who were asked gave a reply that was used."""
     tell("%s: Received %d results and %d failures", name, good, asked - good)

@@ -47,7 +47,13 @@ from fedsuite.rounds.membership import Directory, Members, sample_clients
 from fedsuite.rounds.never_negative import NeverNegative
 from fedsuite.rounds.quorum import Quorum, QuorumMissed
 from fedsuite.rounds.recovery import Kept, Recovery
-from fedsuite.rounds.remarks import Remarks, tell_replies, tell_sampled, tell_settings
+from fedsuite.rounds.remarks import (
+    Remarks,
+    tell_left,
+    tell_replies,
+    tell_sampled,
+    tell_settings,
+)
 from fedsuite.rounds.report import FAILED, MetricMeans, PhaseReport
 from fedsuite.rounds.requests import (
     CLIPPING_NORM,
@@ -142,6 +148,8 @@ class RoundStrategy(MethodContract):
         self._infinite: InfiniteEntries | None = None
         self._buffers: Collection[str] = ()
         self._clipped_by_flower = False
+        # Methods of an app's subclass that were warned of.
+        self._warned_of: set[str] = set()
         self._begun = False
         self._start_timeout = DEFAULT_TIMEOUT
         self.layer.attach(self)
@@ -223,6 +231,9 @@ class RoundStrategy(MethodContract):
         if server_round < self.server_round and self.privacy is None:
             # A loop of the app's own, or a wrapper, begins again.
             self.begin_afresh()
+        if TRAIN in self.pending:
+            # In a loop of the app's own nobody else would notice.
+            self.tell_passed_by(self.server_round)
         self._buffers = names_of_buffers(self.buffers or (), arrays)
         self._clipped_by_flower = CLIPPING_NORM in config
         if self._clipped_by_flower:
@@ -494,9 +505,44 @@ class RoundStrategy(MethodContract):
         sent, reader = list(messages), self.pending.get(phase)
         if reader is None:
             return sent
+        sampled = len(reader.exchange.client_ids)
         sent = reader.only(sent)
-        self.reports[phase].num_asked = len(reader.exchange.client_ids)
+        asked = self.reports[phase].num_asked = len(reader.exchange.client_ids)
+        if asked < sampled:
+            tell_left(phase, type(self).__name__, asked)
+            if phase == TRAIN and not asked:
+                self._warn_once(
+                    "configure_train",
+                    f"configure_train of {type(self).__name__} leaves out all {sampled} "
+                    "messages, so nobody trains: a choice of your own needs the messages "
+                    "to all nodes, fraction_train=1.0",
+                    self.server_round,
+                )
         return sent
+
+    def tell_passed_by(self, server_round: int) -> None:
+        """Warn of replies to train that an overridden aggregate_train kept from the method.
+
+        The run would else bear the name of a method that has no part in its model.
+        """
+        if type(self).aggregate_train.__module__.startswith("fedsuite."):
+            # A wrapper of Flower's, or a loop, has dropped a round.
+            return
+        if TRAIN in self.pending or self.server_round < server_round:
+            ours = (c for c in type(self).__mro__ if c.__module__.startswith("fedsuite."))
+            self._warn_once(
+                "aggregate_train",
+                f"aggregate_train of {type(self).__name__} did not call "
+                f"super().aggregate_train: {next(ours).__name__} has no part in the model, "
+                "and no reply is checked",
+                server_round,
+            )
+
+    def _warn_once(self, method: str, words: str, server_round: int) -> None:
+        """Warn of what a method of an app's subclass does, in the first such round."""
+        if method not in self._warned_of:
+            self._warned_of.add(method)
+            logger.warning("round %d: %s", server_round, words)
 
     def converse(
         self, grid: Grid, messages: Iterable[Message], timeout: float

@@ -113,6 +113,7 @@ class FederatedStrategy(RoundStrategy):
                     replies = _asked(state, TRAIN, configs[TRAIN], timeout)
                     # On the local engine each client trains now.
                     arrays, metrics = self.aggregate_train(server_round, replies)
+                    self.tell_passed_by(server_round)
                     _note_training(state, arrays, metrics)
                     trained = _now()
                     replies = _asked(state, EVALUATE, configs[EVALUATE], timeout)

@@ -479,12 +479,23 @@ def test_a_server_that_fails_ends_with_one_line(tmp_path):
     folder = tmp_path / "run"
     output = command(write_app(tmp_path / "app", server=server), "--report", folder, code=1)
     assert output.splitlines()[-1].startswith(
-        "fedsuite: error: the ServerApp failed: ValueError: no way (server.py, line "
+        "fedsuite: error: the ServerApp failed: ValueError: no way (small/server.py, line "
     )
     assert "Traceback" in output
     run = load_run(folder)
     assert run.manifest["status"] == "failed" and "ValueError" in run.manifest["error"]
     assert run.last_round == 2
+
+
+def test_a_failure_inside_of_a_library_names_the_apps_own_line(tmp_path):
+    """The innermost line is of a file that the app's author never saw."""
+    server = SERVER.replace(
+        'print("MODEL"', 'import json\n    json.loads("{")\n    print("MODEL"'
+    )
+    output = command(write_app(tmp_path / "app", server=server), code=1)
+    last = output.splitlines()[-1]
+    assert "JSONDecodeError" in last and "server.py, line " in last
+    assert "decoder.py" not in last
 
 
 @pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])

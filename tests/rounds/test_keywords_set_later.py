@@ -36,6 +36,28 @@ class Halving(FedAvg):
         return super().configure_train(server_round, arrays, config, grid)
 
 
+class Repeating(FedAvg):
+    """Sets what it has just given on, as subclasses of Flower's FedAvg do."""
+
+    def __init__(self, arrayrecord_key: str = "arrays", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.arrayrecord_key = arrayrecord_key
+
+
+def test_a_keyword_may_be_set_to_the_value_that_it_has() -> None:
+    assert Repeating().arrayrecord_key == "arrays"
+    with pytest.raises(ConfigError) as caught:
+        Repeating(arrayrecord_key="model")
+    assert str(caught.value).endswith("in a subclass's __init__ to super().__init__()")
+
+
+@pytest.mark.parametrize(("name", "value"), [("quorum", 1.0), ("seed", False)])
+def test_a_value_of_another_type_is_another_value(name: str, value: Any) -> None:
+    strategy = FedAvg(quorum=1, seed=0)
+    with pytest.raises(ConfigError, match=f"{name} cannot be set"):
+        setattr(strategy, name, value)
+
+
 @pytest.mark.parametrize("name", ["quorum", "seed", "layer", "proximal_mu"])
 def test_a_keyword_set_later_is_refused_in_one_line(name: str) -> None:
     strategy = FedProx()
@@ -43,7 +65,8 @@ def test_a_keyword_set_later_is_refused_in_one_line(name: str) -> None:
     with pytest.raises(ConfigError) as caught:
         setattr(strategy, name, 0.5)
     assert str(caught.value) == (
-        f"FedProx.{name} cannot be set: give it to the constructor, FedProx({name}=...)"
+        f"FedProx.{name} cannot be set: give it to the constructor, FedProx({name}=...), "
+        "or in a subclass's __init__ to super().__init__()"
     )
     assert getattr(strategy, name) is before
 

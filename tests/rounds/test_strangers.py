@@ -18,6 +18,7 @@ from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.strategy import FederatedStrategy
 from fedsuite.strategies.averaging.fedavg import FedAvg
 from fedsuite.strategies.averaging.standalone import Standalone
+from fedsuite.strategies.personal.ditto import Ditto
 from fedsuite.training.loop import TrainingOptions
 from fedsuite.training.store import MemoryStore
 from fedsuite.workarounds.identity import flower_identity
@@ -265,6 +266,15 @@ def test_messages_that_the_strategy_did_not_make_are_refused(phase: str) -> None
         RunError, match=rf"round 1: aggregate_{phase} .* call super\(\)\.configure_{phase}"
     ):
         started(own, 1)
+
+
+def test_a_client_that_keeps_nothing_hears_what_to_send() -> None:
+    with pytest.raises(RunError) as caught:
+        started(Ditto, 1)
+    assert str(caught.value).endswith(
+        "train with fedsuite.clients.DittoClient, which keeps a personal model; a client "
+        "of your own that does so sends stored-state = 1 in its metrics"
+    )
 
 
 # Our clients under Flower's strategies

@@ -275,9 +275,20 @@ def _missing(error: ModuleNotFoundError, reference: str, folder: Path) -> str:
 
 def _failed(error: BaseException, reference: str, folder: Path) -> str:
     """Return why a module could not be imported, by the app's own line where one failed."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if Path(frame.filename).is_relative_to(folder):
-            where = f"{Path(frame.filename).relative_to(folder)}, line {frame.lineno}"
-            kind = type(error).__name__
-            return f"{reference} cannot be imported: {where}: {kind}: {one_line(error)}"
+    if where := line_of(error, folder):
+        kind = type(error).__name__
+        return f"{reference} cannot be imported: {where}: {kind}: {one_line(error)}"
     return f"{reference} cannot be imported: {described(error)}"
+
+
+def line_of(error: BaseException, folder: Path) -> str:
+    """Return the last line of an app's own code on the way to an error; empty for none.
+
+    Where the app's folder holds an environment too, what is installed there is not its own.
+    """
+    folder = folder.resolve()
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename).resolve()
+        if file.is_relative_to(folder) and "site-packages" not in file.parts:
+            return f"{file.relative_to(folder)}, line {frame.lineno}"
+    return ""

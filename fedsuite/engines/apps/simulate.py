@@ -144,8 +144,12 @@ def simulate_app(folder: Path, *, report: Path | None = None, **options: Any) ->
     except KeyboardInterrupt:
         raise Stopped("the simulation was stopped; no process of it is left") from None
     except Exception as error:
+        from fedsuite.engines.apps.project import line_of
+
         traceback.print_exc()
-        raise RunError(f"the ServerApp failed: {described(error)}") from error
+        # The innermost line is often a library's, which the app's author never saw.
+        words = described(error, line_of(error, folder))
+        raise RunError(f"the ServerApp failed: {words}") from error
     if report is not None:
         write_line(f"run folder: {report}; see `fedsuite report {report}`")
 
