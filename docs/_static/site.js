@@ -1,4 +1,5 @@
-/* Tables that sort by a click, and the filter of the page of keys. Nothing is loaded. */
+/* Long code in tables that may break, tables that sort by a click, and the filter of the page of
+   keys. Nothing is loaded. */
 document.addEventListener("DOMContentLoaded", () => {
   const value = (row, column) => {
     const text = row.cells[column].textContent.trim();
@@ -9,6 +10,13 @@ document.addEventListener("DOMContentLoaded", () => {
     if (typeof a === typeof b) return a < b ? -1 : a > b ? 1 : 0;
     return typeof a === "number" ? -1 : 1;
   };
+  for (const code of document.querySelectorAll("article td code .pre")) {
+    const pieces = code.textContent.split(/(?<=[(,./=_])(?=\w)/);
+    if (code.textContent.length < 20 || pieces.length < 2) continue;
+    code.style.whiteSpace = "normal";
+    const broken = pieces.flatMap((piece) => [document.createElement("wbr"), piece]);
+    code.replaceChildren(...broken.slice(1));
+  }
   for (const table of document.querySelectorAll("article table")) {
     if (!table.tHead || table.tBodies[0].rows.length < 5) continue;
     [...table.tHead.rows[0].cells].forEach((head, column) => {
