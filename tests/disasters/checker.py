@@ -29,7 +29,7 @@ STOPS = (
     *("rounds in a row had fewer", "rounds in a row had no good", "SuperNodes connected"),
     *("No space left", "Input/output error", "other fedsuite code"),
     # All who answered the first question lack the model: they run another app.
-    "array record 'arrays' is missing",
+    *("array record 'arrays' is missing", "array record 'secure-sum' is missing"),
 )
 """What a run may stop with, of all that happens here."""
 

@@ -165,7 +165,8 @@ def play(plan: Plan, root: Path) -> Played:
             except Killed:
                 pass
             except KeyboardInterrupt:
-                played.left |= _temporary(folder) - before
+                if not _is_interrupted_while_it_cleans(world):
+                    played.left |= _temporary(folder) - before
             except FedsuiteError as error:
                 played.left |= _temporary(folder) - before
                 if isinstance(error.__cause__, httpx.HTTPStatusError):
@@ -196,6 +197,15 @@ def play(plan: Plan, root: Path) -> Played:
     if not _is_finished(folder):
         played.crash = f"stuck: {'; '.join(played.stops[-2:])}"
     return played
+
+
+def _is_interrupted_while_it_cleans(world: World) -> bool:
+    """Return whether a server deletes no more: it leaves what one that is killed leaves."""
+    during = f" {world.attempt}."
+    return any(
+        kind == "interrupt" and place.startswith("unlink:") and during in place
+        for place, kind in world.fired.items()
+    )
 
 
 DISK_STOPS = ("No space left", "Input/output error")
