@@ -240,7 +240,9 @@ class WorldGrid(LocalGrid):
             key, kinds = f"{kind} {group} node-{partition}", MESSAGE_KINDS
             self.wire.note_request(message, world.now)
         fault = world.message_fault(key, kinds)
-        if fault in ("lost-state", "old-state") and not world.plan.own_processes:
+        cannot = fault in ("lost-state", "old-state") and not world.plan.own_processes
+        # Who is not there cannot leave, and would come back as a node of nobody's.
+        if cannot or (fault == "leave" and not here):
             world.fired.pop(key, None)
             fault = None
         nodes.pushed += 1
