@@ -29,7 +29,6 @@ from simulations.leaderboard.scores import (
     Row,
     Tried,
     Verdict,
-    critical_difference,
     noise_floor,
     own_model,
     verdicts,
@@ -180,7 +179,7 @@ def _introduction(
         digest=suite.digest,
     )
     paragraphs = [textwrap.fill(rule.strip(), _WIDTH) for rule in rules.split("\n\n")]
-    whole = [*paragraphs, f"    {command}", _ranks(tables)]
+    whole = [*paragraphs, f"    {command}"]
     return "\n".join(["# Leaderboard", "", choices(suite, tables), "\n\n".join(whole)])
 
 
@@ -377,26 +376,3 @@ def _cost(rows: list[Row]) -> str:
         without = fmean(row.values("unscored")) if row.finals else 0.0
         lines.append([*cells, *[f"{without:g}"] * unscored])
     return markdown_table(lines, (0, 1))
-
-
-def _ranks(tables: Sequence[tuple[Problem, list[Row]]]) -> str:
-    """Return the mean ranks of the methods that all problems have."""
-    if len(tables) < 2:
-        return ""
-    common = set.intersection(*({r.name for r in rows if r.finals} for _, rows in tables))
-    if len(common) < 2:
-        return ""
-    ranks: dict[str, list[int]] = {name: [] for name in common}
-    for _, rows in tables:
-        means = {r.name: fmean(r.values("mean")) for r in rows if r.name in common}
-        for place, name in enumerate(sorted(means, key=lambda n: (-means[n], n)), 1):
-            ranks[name].append(place)
-    ordered = sorted(common, key=lambda name: (fmean(ranks[name]), name))
-    lines = [["method", "mean rank"]]
-    lines += [[name, f"{fmean(ranks[name]):.1f}"] for name in ordered]
-    critical = critical_difference(len(common), len(tables))
-    text = (
-        f"Mean ranks over {len(tables)} problems. Two methods differ by rank where they "
-        f"lie more than {critical:.1f} apart (Nemenyi, 5 %)."
-    )
-    return f"{textwrap.fill(text, _WIDTH)}\n\n{markdown_table(lines)}"

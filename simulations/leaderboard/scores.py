@@ -411,11 +411,3 @@ def noise_floor(
             if numbers := differences(row, named[imitated], measure):
                 spread[row.own_model] = max(spread[row.own_model], abs(fmean(numbers)))
     return spread
-
-
-def critical_difference(methods: int, problems: int) -> float:
-    """Return Nemenyi's critical difference of mean ranks at the 5 % level."""
-    from scipy.stats import studentized_range
-
-    quantile = float(studentized_range.ppf(1 - LEVEL, methods, math.inf)) / math.sqrt(2)
-    return quantile * math.sqrt(methods * (methods + 1) / (6 * problems))
