@@ -28,7 +28,6 @@ from simulations.leaderboard.scores import (
     Row,
     Tried,
     at_equal_spending,
-    critical_difference,
     holm,
     noise_floor,
     own_model,
@@ -73,11 +72,6 @@ def test_holm_multiplies_the_smallest_most() -> None:
     assert adjusted == pytest.approx({"a": 0.03, "c": 0.06, "b": 0.06})
     assert holm({"a": 0.9, "b": 0.8}) == {"b": 1.0, "a": 1.0}
     assert holm({}) == {}
-
-
-@pytest.mark.parametrize(("methods", "critical"), [(5, 2.49), (10, 5.53), (12, 6.80)])
-def test_the_critical_difference_of_six_problems(methods: int, critical: float) -> None:
-    assert critical_difference(methods, 6) == pytest.approx(critical, abs=0.01)
 
 
 def test_equal_differences_are_certain_and_none_is_none() -> None:
