@@ -330,9 +330,9 @@ def test_a_declared_value_is_no_missing_one(suffix: str, tmp_path: Path) -> None
 def test_rows_are_unpacked_by_their_longest_texts(tmp_path: Path) -> None:
     """Many short texts cost no time, and one long one in a dictionary no memory."""
     short = pa.table({"a": [f"value {n % 5000}" for n in range(50_000)]})
-    long = pa.table({"a": ["x", *["y" * 2**24] * 64]})
+    long = pa.table({"a": ["x", *["y" * 2**24] * 8]})
     decimals = pa.table({"a": pa.array([Decimal("1.5")] * 50_000)})
-    texts = [None, *["y" * 2**24] * 64]
+    texts = [None, *["y" * 2**24] * 8]
     inner = pa.table({"a": pa.array([{"b": text} for text in texts])})
     lists = pa.table({"a": pa.array([[text] if text else [] for text in texts])})
     expected = {
