@@ -301,8 +301,12 @@ class RunFolder:
 
 
 def _flush_names(path: Path) -> None:
-    """Flush the names of a run's files: a killed process may not have, and some count."""
-    for place in (path, *(inner for inner in path.rglob("*") if inner.is_dir())):
+    """Flush the names of a run's files: a killed process may not have, and some count.
+
+    The names of the folder itself and of the one that holds all runs are among them.
+    """
+    around = path.parent.parent, path.parent, path
+    for place in (*around, *(inner for inner in path.rglob("*") if inner.is_dir())):
         try:
             sync_folder(place)
         except OSError as error:
@@ -361,6 +365,7 @@ def _claim(path: Path) -> BaseFileLock:
         if is_used(path):
             raise taken
         _clear(path)
+        _flush_names(path)
     except BaseException:
         lock.release()
         raise
