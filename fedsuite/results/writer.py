@@ -301,12 +301,13 @@ class RunFolder:
 
 
 def _flush_names(path: Path) -> None:
-    """Flush the names of a run's files: a killed process may not have, and some count.
-
-    The names of the folder itself and of the one that holds all runs are among them.
-    """
-    around = path.parent.parent, path.parent, path
-    for place in (*around, *(inner for inner in path.rglob("*") if inner.is_dir())):
+    """Flush the names of a run's files: a killed process may not have, and some count."""
+    # So may the run folder's own name be, and its parent's. These folders are others': one
+    # that may not be read, or lies on a disk that cannot flush it, stops no run.
+    for around in (path.parent.parent, path.parent):
+        with suppress(OSError):
+            sync_folder(around)
+    for place in (path, *(inner for inner in path.rglob("*") if inner.is_dir())):
         try:
             sync_folder(place)
         except OSError as error:

@@ -219,7 +219,8 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
 
         def __setattr__(self, name: str, value: object) -> None:
             """Set an attribute; of keywords those alone that each round reads anew."""
-            if not callable(value) and hidden(type(self), name):
+            own = type(self).__module__.startswith("fedsuite.")
+            if not (own or callable(value)) and hidden(type(self), name):
                 raise hides(type(self), name)
             built = name in self._KEYWORDS and vars(self).get("_built")
             if built and not (self._may_be_set(name) or self._has(name, value)):
@@ -229,7 +230,6 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
                     f"{strategy}({name}=...), or in a subclass's __init__ to "
                     "super().__init__()"
                 )
-            own = type(self).__module__.startswith("fedsuite.")
             if own and name in KEYWORDS and vars(self).get("_built"):
                 # A subclass of an app's may read it; of a class of ours nobody would.
                 check_keywords(type(self).__name__, self._KEYWORDS, [name])

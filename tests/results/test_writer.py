@@ -66,6 +66,21 @@ def test_an_empty_folder_is_taken(tmp_path):
     assert (tmp_path / "manifest.json").is_file()
 
 
+def test_folders_around_that_cannot_be_flushed_stop_no_run(tmp_path, monkeypatch):
+    run, around = tmp_path / "runs" / "run", {tmp_path, tmp_path / "runs"}
+    run.mkdir(parents=True)
+    flushed = []
+
+    def sync_folder(path):
+        if path in around:
+            raise PermissionError(13, "Permission denied")
+        flushed.append(path)
+
+    monkeypatch.setattr("fedsuite.results.writer.sync_folder", sync_folder)
+    RunFolder.create(run, EXPERIMENT, {}).finish("finished")
+    assert run in flushed
+
+
 def test_a_folder_in_use_is_refused_and_left_as_it_was(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(RunError, match="exists and is not empty: choose another") as caught:

@@ -233,6 +233,17 @@ def test_who_is_left_out_is_not_drawn_so_that_others_are() -> None:
     assert evaluated == {*ALL}
 
 
+def test_a_liar_is_found_where_no_more_are_asked_than_a_sum_needs() -> None:
+    def tamper(stage: str, client_id: int, record: ArrayRecord) -> None:
+        if stage == TRAIN and client_id == 1:
+            flipped(record, "body", 5, bit=20)
+
+    three = {"clients_per_round": 3, "reconstruction_threshold": 0}
+    outcome = run(tamper=tamper, num_rounds=12, **three)
+    assert outcome.sums.state()["left-out"] == [1]
+    assert outcome.total is not None and outcome.total.head[0] == 3
+
+
 def test_half_of_the_suspects_rest_and_three_clients_are_left() -> None:
     sums = run().sums
     sums.restore({"left-out": [2], "suspects": [3, 0, 1]})
