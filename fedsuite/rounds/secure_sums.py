@@ -138,7 +138,7 @@ class SecureSums(Stage):
 
     @override
     def trusted(self, client_ids: Sequence[int]) -> Sequence[int]:
-        """Return the clients of whom none is known to lie, and but half of who may."""
+        """Return the clients without those that lied, and without half of the suspects."""
         ids = [k for k in client_ids if k not in self._left_out]
         half = self._suspects[: (len(self._suspects) + 1) // 2]
         out = [k for k in half if k in ids][: max(len(ids) - FEWEST, 0)]
@@ -164,7 +164,7 @@ class SecureSums(Stage):
                 place = name if is_change else further_name(record, name)
                 self._sent[place] = sent[name] if is_change else np.zeros(shape, dtype)
                 self._places[place] = (record, name)
-        # A noisy round's clients are drawn of all.
+        # Under noise all clients are drawn from, also those that lied.
         self._asked = list(self.trusted(exchange.client_ids))
         self._complaints, self.total = {}, None
         self._near = {}

@@ -1,4 +1,4 @@
-"""Names of an app's subclass that stand where the rounds call a method of fedsuite's.
+"""A subclass of an app's may hide a method that the rounds call: it is refused by name.
 
 A subclass of Flower's FedAvg may call its own list of clients ``chosen``, or its mean
 ``average``: Flower has no such methods. Here the rounds would call them.
