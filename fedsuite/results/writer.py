@@ -260,17 +260,20 @@ class RunFolder:
     def finish(
         self, status: Literal["finished", "failed", "stopped"], error: str | None = None
     ) -> None:
-        """Record in the manifest when, how and why the run ended.
+        """Record in the manifest when, how and why the run ended, and release the folder.
 
-        A run that says that it is finished has all of its lines on the disk.
+        A run that says that it is finished has all of its lines on the disk. Where that
+        cannot be recorded, the folder stays locked: its failure is still to be recorded.
         """
+        keeps_lock = status == "finished"
         try:
             if status == "finished":
                 self.sync()
             self.update_manifest(finished=_now(), status=status, error=error)
             self.finished = status == "finished"
+            keeps_lock = False
         finally:
-            if self._lock is not None:
+            if self._lock is not None and not keeps_lock:
                 self._lock.release()
 
     def sync(self) -> None:

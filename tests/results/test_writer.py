@@ -1,5 +1,6 @@
 """The run folder as it is written, killed, and resumed."""
 
+import errno
 import json
 import math
 import os
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from fedsuite.core.errors import RunError
 from fedsuite.results.layout import read_manifest
 from fedsuite.results.reader import load_run
-from fedsuite.results.writer import RunFolder, is_used
+from fedsuite.results.writer import InUseError, RunFolder, is_used
 from tests.results.made_runs import EXPERIMENT, make_run
 
 
@@ -316,6 +317,26 @@ def test_folder_has_one_writer_at_a_time(tmp_path):
         RunFolder.resume(path, 0)
     writer.finish("stopped")
     RunFolder.resume(path, 0).finish("finished")
+
+
+def test_a_run_whose_end_cannot_be_flushed_stays_locked_until_it_says_so(
+    tmp_path, monkeypatch
+):
+    """Else its failure would be written into a folder that another server has by then."""
+    folder = make_run(tmp_path / "run", status="running")
+
+    def no_space(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "fsync", no_space)
+        with pytest.raises(RunError, match="No space left"):
+            folder.finish("finished")
+    with pytest.raises(InUseError):
+        RunFolder.resume(folder.path, 0)
+    folder.finish("failed", "No space left")
+    assert read_manifest(folder.path)["status"] == "failed"
+    RunFolder.resume(folder.path, 0).finish("finished")
 
 
 @pytest.mark.parametrize("status", ["failed", "stopped", "running"])
