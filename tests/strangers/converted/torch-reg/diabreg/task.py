@@ -9,7 +9,7 @@ def make_model():
 
 def load(pid, n):
     x, y = load_diabetes(return_X_y=True)
-    order = x[:, 2].argsort()  # sites by body mass index
+    order = x[:, 2].argsort(kind="stable")  # sites by body mass index
     x = torch.tensor(x[order] * 20, dtype=torch.float32)
     y = torch.tensor(y[order] / 100, dtype=torch.float32)[:, None]
     rows = torch.arange(len(x)).chunk(n)[pid]
