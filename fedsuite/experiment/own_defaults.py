@@ -122,7 +122,8 @@ def own_note(
     unused = [name for name in strategy.UNUSED if name not in unnamed]
     parts = []
     if brought:
-        parts.append(f"brings {_listed(brought, applied)}")
+        why = ' with preset = "paper"' if given_values.get("preset") == "paper" else ""
+        parts.append(f"brings {_listed(brought, applied)}{why}")
     if left:
         parts.append(
             f"leaves out its own {_listed(left, strategy.DEFAULTS)}, as the experiment "

@@ -76,6 +76,8 @@ OTHERS: Mapping[str, tuple[Value, ...]] = {
     "devices": ("hospitals",),
     "dp-noise-multiplier": (0.1,),
     "target-epsilon": (50.0,),
+    # Of digits `classification` is what `auto` is.
+    "task": ("regression", "multi-label"),
     "dp-epsilon-max": (0.1, 1000.0),
     "early-stop-metric": ("clients_trained",),
     "early-stop-patience": (1,),

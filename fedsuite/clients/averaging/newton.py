@@ -48,20 +48,29 @@ class NewtonClient(FederatedClient):
         """Return the loss summed over the rows, its gradient ``[p]``, its Hessian."""
         model = deepcopy(self.model).double().eval()
         features, labels = self.train_data.features.double(), self.train_data.labels
-        named = dict(model.named_parameters())
+        named = dict(model.named_parameters(remove_duplicate=False))
         sizes = [parameter.numel() for parameter in named.values()]
+        names: dict[Tensor, list[str]] = {}
+        for name, parameter in named.items():
+            names.setdefault(parameter, []).append(name)
         decay = self.training.weight_decay / 2
 
         def summed(vector: Tensor) -> Tensor:
-            pieces = zip(named.items(), torch.split(vector, sizes), strict=True)
-            parameters = {name: piece.view_as(p) for (name, p), piece in pieces}
+            pieces = dict(zip(named, torch.split(vector, sizes), strict=True))
+            # The mean of an array's pieces: their shortest steps are equal.
+            parameters = {
+                twins[0]: torch.stack([pieces[n] for n in twins]).mean(0).view_as(p)
+                for p, twins in names.items()
+                if p.requires_grad
+            }
 
             def at(inputs: Tensor) -> Any:
                 return functional_call(model, parameters, (inputs,))
 
             # A loss asks a model for its outputs alone.
             mean = self._plain_loss(at, features, labels)  # type: ignore[arg-type]
-            return (mean + decay * vector.square().sum()) * len(features)
+            moving = torch.cat([p.flatten() for p in parameters.values()])
+            return (mean + decay * moving.square().sum()) * len(features)
 
         start = torch.cat([p.detach().flatten() for p in named.values()])
         if not len(features):

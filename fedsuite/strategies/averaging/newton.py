@@ -8,17 +8,15 @@ loss at the received parameters w_t, and the server takes
 
 Where the loss is a sum over rows, this is Newton's method on all rows together. With the
 Cox loss each site is a stratum: the rows at risk are those of the site, and the fit is that
-of
-the Cox model stratified by site (the model of D. Cox, "Partial likelihood", Biometrika
+of the Cox model stratified by site (the model of D. Cox, "Partial likelihood", Biometrika
 62:269-276, 1975, with a baseline hazard of its own for each site).
 
 For models with few parameters and a convex loss, such as ``model = "linear"``.
 
 Deviations. The step is the shortest least-squares solution, so that columns that follow
-from
-others are allowed. After a step that raised the sum of the same clients' losses, the server
-goes back half the way. A singular optimum at infinity (a column that tells all events
-apart) needs ``weight-decay``.
+from others are allowed, and an array of two names stays one. After a step that raised the
+sum of the same clients' losses, the server goes back half the way. A singular optimum at
+infinity (a column that tells all events apart) needs ``weight-decay``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,6 +29,7 @@ from fedsuite.method import (
     CURVATURE,
     GRADIENT,
     HESSIAN,
+    NO_COMMON_STEP,
     NO_MODEL_BACK,
     OWN_RULE,
     TRAIN,
@@ -85,7 +84,12 @@ class Newton(GatheredStrategy):
         "NewtonClient", "sends the gradient and the Hessian of its loss"
     )
     NOT_LEGACY: ClassVar[str] = "a legacy NumPyClient sends no Hessian"
-    WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {**OWN_RULE, **NO_MODEL_BACK}
+    WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {
+        **OWN_RULE,
+        **NO_COMMON_STEP,
+        **NO_MODEL_BACK,
+        "client-settings": "no client takes steps of its own",
+    }
     DEFAULTS: ClassVar[Mapping[str, Value]] = {"model": "linear"}
     FIXED: ClassVar[Mapping[str, Value]] = {
         "decorrelation-weight": 0.0,
@@ -105,7 +109,12 @@ class Newton(GatheredStrategy):
         "local-steps",
         "batch-size",
         "learning-rate",
+        "learning-rate-decay",
+        "learning-rate-decay-every",
+        "optimizer",
         "momentum",
+        "clip-gradient-norm",
+        "crop-and-flip",
     )
 
     _past: dict[str, Vector] = state(default_factory=dict)
