@@ -23,7 +23,7 @@ import tomli_w
 from filelock import BaseFileLock, FileLock, Timeout
 from numpy.typing import NDArray
 
-from fedsuite.core.errors import RunError
+from fedsuite.core.errors import RunError, described
 from fedsuite.core.files import (
     TEMPORARY_PATTERN,
     atomic_write,
@@ -263,17 +263,18 @@ class RunFolder:
         """Record in the manifest when, how and why the run ended, and release the folder.
 
         A run that says that it is finished has all of its lines on the disk. Where that
-        cannot be recorded, the folder stays locked: its failure is still to be recorded.
+        cannot be recorded, the folder stays locked: see :func:`noting_failure`.
         """
-        keeps_lock = status == "finished"
+        is_recorded = False
         try:
             if status == "finished":
                 self.sync()
             self.update_manifest(finished=_now(), status=status, error=error)
             self.finished = status == "finished"
-            keeps_lock = False
+            is_recorded = True
         finally:
-            if self._lock is not None and not keeps_lock:
+            # After an end that cannot be recorded comes another, which says so.
+            if self._lock is not None and (is_recorded or status != "finished"):
                 self._lock.release()
 
     def sync(self) -> None:
@@ -301,6 +302,22 @@ class RunFolder:
         """Return the JSON-lines files that are there."""
         paths = (layout.lines_path(self.path, name) for name in sorted(layout.TABLES))
         return [path for path in paths if path.exists()]
+
+
+@contextmanager
+def noting_failure(folder: RunFolder) -> Iterator[None]:
+    """Record a failure in the manifest; a full disk must not hide the cause."""
+    try:
+        yield
+    except BaseException as error:
+        if not folder.finished:
+            stopped = isinstance(error, KeyboardInterrupt | SystemExit)
+            reason = None if stopped else described(error)
+            try:
+                folder.finish("stopped" if stopped else "failed", reason)
+            except RunError as second:
+                error.add_note(str(second))
+        raise
 
 
 def _flush_names(path: Path) -> None:

@@ -60,7 +60,7 @@ from fedsuite.results.layout import (
 )
 from fedsuite.results.model_facts import ModelFacts
 from fedsuite.results.summary import tell_summary, write_summary
-from fedsuite.results.writer import CHECKPOINTS, RunFolder
+from fedsuite.results.writer import CHECKPOINTS, RunFolder, noting_failure
 from fedsuite.rounds.checkpoint import Checkpoint, list_checkpoints, load_latest
 from fedsuite.rounds.events import Callback
 from fedsuite.rounds.exchange_layer import ExchangeLayer
@@ -214,7 +214,7 @@ def run_experiment(
             facts_known = {**facts, **known}
             run_folder = _new_folder(folder, experiment, data, facts_known, flwr_run_id)
         write(starting_line(experiment, facts))
-        with _noting_failure(run_folder):
+        with noting_failure(run_folder):
             if goes_on:
                 # The run may have another number of rounds now, or lie elsewhere.
                 resumed = experiment.replace(resume=False)
@@ -491,7 +491,7 @@ def _new_folder(
     if federation := os.environ.get(FEDERATION_VARIABLE):
         manifest[FEDERATION] = federation
     run_folder = RunFolder.create(folder, experiment.values, manifest)
-    with _noting_failure(run_folder):
+    with noting_failure(run_folder):
         _write_what_is_known(run_folder, experiment, data)
     return run_folder
 
@@ -509,19 +509,3 @@ def _write_what_is_known(
         counts["validation"] = validation
     shifts = [asdict(shift) for shift in data.partition.shifts]
     run_folder.write_tables(PARTITION, counts, {"shift": shifts} if shifts else {})
-
-
-@contextmanager
-def _noting_failure(folder: RunFolder) -> Iterator[None]:
-    """Record a failure in the manifest; a full disk must not hide the cause."""
-    try:
-        yield
-    except BaseException as error:
-        if not folder.finished:
-            stopped = isinstance(error, KeyboardInterrupt | SystemExit)
-            reason = None if stopped else described(error)
-            try:
-                folder.finish("stopped" if stopped else "failed", reason)
-            except RunError as second:
-                error.add_note(str(second))
-        raise

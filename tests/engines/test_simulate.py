@@ -20,7 +20,9 @@ from flwr.serverapp.strategy import FedAvg
 import fedsuite
 from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.results.compare import compare
+from fedsuite.results.layout import read_manifest
 from fedsuite.results.reader import load_run
+from fedsuite.results.writer import RunFolder
 
 PROJECT = """
 [project]
@@ -485,6 +487,21 @@ def test_a_server_that_fails_ends_with_one_line(tmp_path):
     run = load_run(folder)
     assert run.manifest["status"] == "failed" and "ValueError" in run.manifest["error"]
     assert run.last_round == 2
+
+
+def test_a_report_that_cannot_be_flushed_says_that_it_failed(tmp_path, monkeypatch):
+    client, server = ClientApp(), ServerApp()
+    client.train()(echo)
+    server.main()(lambda grid, context: None)
+
+    def no_space(folder: RunFolder) -> None:
+        raise RunError("no space left")
+
+    monkeypatch.setattr(RunFolder, "sync", no_space)
+    with pytest.raises(RunError, match="no space left"):
+        fedsuite.simulate((server, client), num_supernodes=2, report=tmp_path / "run")
+    manifest = read_manifest(tmp_path / "run")
+    assert (manifest["status"], manifest["error"]) == ("failed", "no space left")
 
 
 def test_a_failure_inside_of_a_library_names_the_apps_own_line(tmp_path):

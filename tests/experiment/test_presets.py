@@ -16,6 +16,8 @@ def test_the_paper_brings_its_values_and_says_so():
     assert experiment["effective-clients"] == 0.0
     assert experiment["fair-gradient-scale"] == "printed"
     assert "alpha = 0.9" in experiment.note
+    assert 'with preset = "paper"' in experiment.note
+    assert "preset" not in Experiment.from_values({"method": "fedavg-ft"}).note
     assert Experiment.from_values({"method": "fedeba-plus"})["alpha"] == 0.1
 
 

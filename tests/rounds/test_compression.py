@@ -11,7 +11,7 @@ from fedsuite.core.errors import ConfigError
 from fedsuite.messages.array_records import to_arrays, to_record
 from fedsuite.messages.records import ARRAYS, Request, client_record
 from fedsuite.rounds.kinds import Kind
-from fedsuite.strategies import FedAvg
+from fedsuite.strategies import FedAvg, Newton
 from fedsuite.training.compressed_client import Compartment
 from fedsuite.training.store import MemoryStore
 from tests.helpers import digits_experiment, final_bits, play, run_digits
@@ -170,9 +170,16 @@ def test_what_cannot_go_together_is_refused(keys, words):
         digits_experiment(**keys)
 
 
-def test_a_method_without_a_model_that_comes_back_is_refused_in_its_first_round():
+def test_a_method_without_a_model_that_comes_back_is_refused(monkeypatch):
+    with pytest.raises(ConfigError, match=r"compress-up = 'signs' .* send no model back"):
+        digits_experiment(method="newton", compress_up="signs")
+    # One that does not declare it is refused in its first round.
+    monkeypatch.setattr(Newton, "WITHOUT_EFFECT", {})
     with pytest.raises(ConfigError, match="do not send back the model"):
         play(method="newton", compress_up="signs")
+
+
+def test_an_app_without_our_clients_is_refused():
     with pytest.raises(ValueError, match="fedsuite's own clients"):
         FedAvg(compress_up="signs")
 

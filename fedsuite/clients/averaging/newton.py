@@ -45,22 +45,27 @@ class NewtonClient(FederatedClient):
         return Reply({CURVATURE: record}, self.train_metrics(summary))
 
     def sums(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the loss summed over the rows, its gradient ``[p]``, its Hessian."""
+        """Return the loss summed over the rows, its gradient ``[p]``, its Hessian.
+
+        Of ``p`` numbers, in the model's order, each copy of a tied parameter has its own.
+        Both derivatives are 0 at frozen parameters.
+        """
         model = deepcopy(self.model).double().eval()
         features, labels = self.train_data.features.double(), self.train_data.labels
         named = dict(model.named_parameters(remove_duplicate=False))
         sizes = [parameter.numel() for parameter in named.values()]
-        names: dict[Tensor, list[str]] = {}
+        copies: dict[Tensor, list[str]] = {}
         for name, parameter in named.items():
-            names.setdefault(parameter, []).append(name)
+            copies.setdefault(parameter, []).append(name)
         decay = self.training.weight_decay / 2
 
         def summed(vector: Tensor) -> Tensor:
             pieces = dict(zip(named, torch.split(vector, sizes), strict=True))
-            # The mean of an array's pieces: their shortest steps are equal.
+            # The server has each copy of a tied parameter. Of their mean, the shortest step
+            # moves all alike.
             parameters = {
-                twins[0]: torch.stack([pieces[n] for n in twins]).mean(0).view_as(p)
-                for p, twins in names.items()
+                names[0]: torch.stack([pieces[n] for n in names]).mean(0).view_as(p)
+                for p, names in copies.items()
                 if p.requires_grad
             }
 

@@ -20,7 +20,7 @@ from fedsuite.engines.apps.grid import Sent
 from fedsuite.engines.apps.nodes import Federation
 from fedsuite.messages.records import EVALUATE, TRAIN
 from fedsuite.results.summary import write_summary
-from fedsuite.results.writer import RunFolder
+from fedsuite.results.writer import RunFolder, noting_failure
 from fedsuite.rounds.events import RoundReport
 from fedsuite.rounds.exchange import Rejection
 from fedsuite.rounds.kinds import Kind
@@ -91,7 +91,8 @@ class AppRecorder:
             elif error is not None:
                 self._folder.finish("failed", described(error))
             else:
-                self._folder.finish("finished")
+                with noting_failure(self._folder):
+                    self._folder.finish("finished")
 
     def exchanged(self, exchanges: Sequence[tuple[Sent, Message, float]]) -> None:
         """Take in messages, the replies to them, and the seconds that these took."""

@@ -13,10 +13,10 @@ of the Cox model stratified by site (the model of D. Cox, "Partial likelihood", 
 
 For models with few parameters and a convex loss, such as ``model = "linear"``.
 
-Deviations. The step is the shortest least-squares solution, so that columns that follow
-from others are allowed, and an array of two names stays one. After a step that raised the
-sum of the same clients' losses, the server goes back half the way. A singular optimum at
-infinity (a column that tells all events apart) needs ``weight-decay``.
+Deviations. The step is the shortest least-squares solution. So columns that follow from
+others are allowed, frozen parameters stay, and the copies of a tied one move alike. After a
+step that raised the sum of the same clients' losses, the server goes back half the way. A
+singular optimum at infinity (a column that tells all events apart) needs ``weight-decay``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -88,6 +88,7 @@ class Newton(GatheredStrategy):
         **OWN_RULE,
         **NO_COMMON_STEP,
         **NO_MODEL_BACK,
+        **dict.fromkeys(("compress-up", "compress-down"), "its clients send no model back"),
         "client-settings": "no client takes steps of its own",
     }
     DEFAULTS: ClassVar[Mapping[str, Value]] = {"model": "linear"}

@@ -1,5 +1,7 @@
 """Newton's method: the pooled fit of lifelines, by sums of curvature alone."""
 
+from copy import deepcopy
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -113,6 +115,49 @@ def test_a_client_without_rows_adds_nothing() -> None:
     value, gradient, curvature = client.sums()
     assert not value and not gradient.any() and not curvature.any()
     assert (gradient.shape, curvature.shape) == ((8,), (8, 8))
+
+
+class Loop(nn.Module):
+    """A matrix of two names around a layer that is frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(3, 3, bias=False)
+        self.fixed = nn.Linear(3, 3).requires_grad_(False)
+        self.last = nn.Linear(3, 3)
+        self.last.weight = self.first.weight
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.last(torch.tanh(self.fixed(self.first(inputs))))
+        return outputs
+
+
+def test_copies_of_a_tied_parameter_move_by_its_own_step_and_frozen_ones_stay() -> None:
+    torch.manual_seed(0)
+    model, options = Loop(), TrainingOptions(weight_decay=0.5)
+    rows = Split(torch.randn(20, 3), torch.arange(20) % 3)
+    client = NewtonClient(model, rows, rows, training=options)
+    _, gradient, curvature = client.sums()
+    step = newton_step(gradient.numpy(), curvature.numpy())
+    first, fixed, last = step[:9], step[9:21], step[21:30]
+    np.testing.assert_allclose(first, last, rtol=1e-8)
+    np.testing.assert_allclose(fixed, 0, atol=1e-12)
+    # The same step, without copies or frozen parameters, worked out by itself.
+    double = deepcopy(model).double()
+    bias, features = double.last.bias, rows.features.double()
+
+    def loss(free: torch.Tensor) -> torch.Tensor:
+        weight, moved_bias = free[:9].view(3, 3), free[9:]
+        hidden = torch.tanh(double.fixed(features @ weight.T))
+        scores = hidden @ weight.T + moved_bias
+        plain = nn.functional.cross_entropy(scores, rows.labels, reduction="sum")
+        return plain + 20 * 0.25 * free.square().sum()
+
+    free = torch.cat([double.first.weight.detach().flatten(), bias.detach()])
+    slope = torch.func.grad(loss)(free).detach().numpy()
+    bend = torch.func.hessian(loss)(free).detach().numpy()
+    expected = newton_step(slope, bend)
+    np.testing.assert_allclose(np.concatenate([first, step[30:]]), expected, rtol=1e-6)
 
 
 def test_large_models_are_refused() -> None:
