@@ -24,12 +24,13 @@ NOBODY: Any = None
 DECOMPOSED: dict[str, Value] = {"model": "cnn-shallow", "decomposition": True}
 CASES: dict[str, dict[str, Value]] = {
     **{name: {"method": name} for name in METHODS},
-    "newton": {"method": "newton", "model": "linear"},
+    "newton": {"method": "newton", "model": "linear", "num_clients": 2, "num_rounds": 2},
     "own-starts": {"method": "standalone", "client_initialisation": "own"},
     "adam": {"method": "fedmd", "optimizer": "adam"},
     "personal-atoms": {**DECOMPOSED, "method": "fedavg", "personal_atoms": True},
     "decomposed-ditto": {**DECOMPOSED, "method": "ditto"},
-    "fedrep": {"method": "fedrep", "local_steps": 0},
+    "fedrep": {"method": "fedrep", "local_steps": 0, "head_epochs": 2},
+    "fedsac": {"method": "fedsac", "fedsac_alone_epochs": 2},
 }
 
 
