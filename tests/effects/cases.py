@@ -97,6 +97,8 @@ OTHERS: Mapping[str, tuple[Value, ...]] = {
     "max-failed-rounds": (1,),
     "max-share-ratio": (1.0,),
     "max-update-norm": (0.001,),
+    # With this many a client is refused, also where all weigh alike.
+    "most-examples": (50,),
     "model": ("linear",),
     "round-deadline": (0.001,),
     "selection": ("round-robin", "oort"),
@@ -144,7 +146,8 @@ BESIDE: Mapping[str, Mapping[str, Value]] = {
     "cfd-bits": {"cfd-target": "prob-mean"},
     "checkpoint-every": {"num-rounds": 1},
     "classes-per-client": {"num-clients": 5},
-    "client-settings": {"optimizer": "sgd"},
+    # Three rounds: where one client trains in each, all have.
+    "client-settings": {"optimizer": "sgd", "num-rounds": 3},
     "clipping-range": {"secure-aggregation": "unmasked"},
     "coefficient-period": {"num-rounds": 3},
     "decomposition": _CONVOLUTIONS,
@@ -172,6 +175,8 @@ BESIDE: Mapping[str, Mapping[str, Value]] = {
     "mix": {"num-clients": 4},
     # One step, as of few rows, begins with none.
     "momentum": {"batch-size": 8},
+    # At a rate for whole networks MOON's contrast carries adapters away.
+    "lora-rank": {"learning-rate": 0.01},
     "loss-clip": {"effective-clients": 0.0},
     "most-examples": {"secure-aggregation": "unmasked"},
     "model": {"hidden-width": 200, "hidden-layers": 2, "num-rounds": 3},

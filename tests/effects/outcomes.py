@@ -11,6 +11,7 @@ Outcome = Literal["changed", "refused", "told"]
 
 FAULTS = ("drop-out", "straggler", "max-failed-rounds", "quorum")
 FAULTS += ("attack", "attackers", "attack-strength", "over-select", "round-deadline")
+FAULTS += ("most-examples",)
 """Keys that are about replies that do not come, or are not to be used."""
 
 
