@@ -571,6 +571,8 @@ class RoundStrategy(MethodContract):
         passed = self.passed(reader, replies, TRAIN)
         for reply in passed if self.virtual_clock is None else self._timed(passed):
             good += 1
+            if self.selector is not None:
+                self.selector.hear(reply)
             yield reply
         report.bytes_up += reader.bytes_up
         tell_replies(exchange.message_type, good, len(exchange.client_ids))

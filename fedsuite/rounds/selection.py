@@ -265,14 +265,22 @@ class Selection(Stage):
 
     @override
     def reply(self, reply: ClientReply) -> Iterable[ClientReply]:
+        self.hear(reply)
+        return (reply,)
+
+    def hear(self, reply: ClientReply) -> None:
+        """Remember a reply to any exchange of a round; the last loss told in it counts."""
         client_id, loss = reply.client_id, reply.metrics.get(LOSS)
+        server_round = max(self._round, 1)
         self._heard += 1
         self._told_loss += loss is not None
-        # Who tells none is not asked first for it.
-        self.losses[client_id] = max(loss, 0.0) if loss is not None else 0.0
+        if loss is not None:
+            self.losses[client_id] = max(loss, 0.0)
+        elif self.trained.get(client_id) != server_round:
+            # Who tells none is not asked first for it.
+            self.losses[client_id] = 0.0
         self.examples[client_id] = reply.num_examples
-        self.trained[client_id] = max(self._round, 1)
-        return (reply,)
+        self.trained[client_id] = server_round
 
     @override
     def rest(self) -> Iterable[ClientReply]:

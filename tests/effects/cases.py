@@ -102,7 +102,7 @@ OTHERS: Mapping[str, tuple[Value, ...]] = {
     "model": ("linear",),
     "round-deadline": (0.001,),
     "selection": ("round-robin", "oort"),
-    "selection-candidates": (3,),
+    "selection-candidates": (5,),
     "selection-ratio": (1.0,),
     "stop-at-seconds": (0.001,),
     "num-clients": (4,),
@@ -175,8 +175,9 @@ BESIDE: Mapping[str, Mapping[str, Value]] = {
     "mix": {"num-clients": 4},
     # One step, as of few rows, begins with none.
     "momentum": {"batch-size": 8},
-    # At a rate for whole networks MOON's contrast carries adapters away.
+    # At a rate for whole networks the losses of MOON and PropFair carry adapters away.
     "lora-rank": {"learning-rate": 0.01},
+    "lora-average": {"learning-rate": 0.01},
     "loss-clip": {"effective-clients": 0.0},
     "most-examples": {"secure-aggregation": "unmasked"},
     "model": {"hidden-width": 200, "hidden-layers": 2, "num-rounds": 3},
@@ -191,8 +192,11 @@ BESIDE: Mapping[str, Mapping[str, Value]] = {
     "selection": {"clients-per-round": 2},
     "selection-candidates": {
         "selection": "power-of-choice",
+        # Who never trained comes first, so that all have before the losses choose.
+        "selection-ratio": "off",
+        "num-clients": 5,
         "clients-per-round": 1,
-        "num-rounds": 5,
+        "num-rounds": 8,
     },
     "selection-ratio": {"selection": "oort", "clients-per-round": 1, "num-rounds": 6},
     "stop-at-seconds": {"devices": "hospitals"},

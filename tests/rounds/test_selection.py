@@ -19,10 +19,12 @@ from fedsuite.strategies import FedAvg
 from tests.helpers import (
     TamperingGrid,
     Trace,
+    digits_experiment,
     final_bits,
     matrix_app,
     play,
     run,
+    run_digits,
     set_metrics,
 )
 
@@ -183,6 +185,41 @@ def test_a_run_by_each_way(way: str) -> None:
     assert final_bits(selection=way, clients_per_round=2, num_rounds=4) == {
         name: array.tobytes() for name, array in trace.arrays[-1].items()
     }
+
+
+@pytest.mark.parametrize("method", ["fedmd", "fedal", "feddf-al", "fccl"])
+def test_a_loss_told_in_any_exchange_of_a_round_counts(method: str) -> None:
+    """Their last exchange, of outputs on public rows, tells none."""
+    trace = run_digits(
+        digits_experiment(
+            method=method,
+            public_size=32,
+            transfer_steps=2,
+            local_steps=2,
+            clients_per_round=2,
+            selection="power-of-choice",
+            selection_ratio="off",
+        )
+    )
+    rounds = [
+        {row["client"]: row["loss"] for row in report.train.rows}
+        for report in trace.reports
+        if report.train
+    ]
+    # Who never trained comes first. Then all four are candidates.
+    told = {**rounds[0], **rounds[1]}
+    assert sorted(told) == [0, 1, 2, 3]
+    assert sorted(rounds[2]) == sorted(sorted(told, key=lambda k: told[k])[-2:])
+
+
+def test_no_loss_in_a_later_exchange_takes_none_away() -> None:
+    selection = select("oort")
+    hear(selection, {0: 2.0})
+    list(selection.reply(ClientReply(0, {}, {}, 10.0)))
+    assert selection.losses == {0: 2.0}
+    selection.draw([0, 1], 1, 2, 2)
+    list(selection.reply(ClientReply(0, {}, {}, 10.0)))
+    assert selection.losses == {0: 0.0}, "of another round"
 
 
 def test_fedbuff_fills_its_places_by_the_way() -> None:
