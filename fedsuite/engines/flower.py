@@ -342,5 +342,5 @@ def describe_failure(outcome: Outcome | None, log: Sequence[str]) -> str:
 
 
 def unframed(lines: Iterable[str]) -> list[str]:
-    """Return the lines that hold words, without the frame that Flower draws around errors."""
+    """Return lines that hold words, without the frame that Flower draws around errors."""
     return [words for line in lines if (words := line.strip("│╭╰─╮╯ \t\r\n"))]
