@@ -1,6 +1,7 @@
 """What is imported when: the command must answer at once."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -173,6 +174,16 @@ def test_a_room_names_only_rooms_that_stand_before_it():
     for room, others in MAY_IMPORT.items():
         assert set(others.split()) <= set(before), room
         before.append(room)
+
+
+def test_the_page_has_every_room_above_those_that_it_imports():
+    text = (Path(fedsuite.__file__).parents[1] / "CONTRIBUTING.md").read_text()
+    table = text.partition("| room | what it holds |")[2].partition("\n\n")[0]
+    rows = [re.findall(r"`(\w+)`", line.split("|")[1]) for line in table.split("\n")[2:]]
+    place = {room: number for number, row in enumerate(rows) for room in row}
+    assert set(place) == set(MAY_IMPORT)
+    for room, others in MAY_IMPORT.items():
+        assert all(place[other] > place[room] for other in others.split()), room
 
 
 def test_every_file_stands_in_a_room():

@@ -45,7 +45,7 @@ from fedsuite.deploy.relay.shelter import check_shelter
 from fedsuite.deploy.reverse_proxy import check_listening, proxy_command
 from fedsuite.deploy.validity import check_node, check_superlink
 from fedsuite.engines.deployment import node_config_text
-from fedsuite.engines.flower import CONNECTION, answers, fleet_is_grpc
+from fedsuite.engines.flower import CONNECTION, answers, fleet_is_grpc, unframed
 from fedsuite.engines.ports import LOOPBACK, chosen_port
 from fedsuite.engines.processes import (
     Program,
@@ -190,6 +190,8 @@ def is_healthy(folder: SuperLinkFolder) -> bool:
 
 def ask(folder: SuperLinkFolder, *words: str) -> str:
     """Return the output of a ``flwr`` command, or raise its last line."""
+    if not (folder.path / "flwr" / "config.toml").exists():
+        write_connection(folder)
     answer = subprocess.run(
         [executable("flwr"), *words],
         cwd=neutral_folder(folder.path),
@@ -201,9 +203,8 @@ def ask(folder: SuperLinkFolder, *words: str) -> str:
         check=False,
     )
     if answer.returncode:
-        lines = (answer.stderr + answer.stdout).split("\n")
-        texts = [line.strip("│╭╰─╮╯ ") for line in lines]
-        last = next((line for line in reversed(texts) if line), "it printed nothing")
+        texts = unframed((answer.stderr + answer.stdout).split("\n"))
+        last = texts[-1] if texts else "it printed nothing"
         raise RunError(f"flwr {' '.join(words[:2])} failed: {last}")
     return answer.stdout
 

@@ -10,7 +10,7 @@ import re
 import subprocess
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -337,6 +337,10 @@ def describe_failure(outcome: Outcome | None, log: Sequence[str]) -> str:
     details = " ".join(outcome.details.split()) if outcome else ""
     cause = re.sub(r"^(Simulation|ServerApp) failed with exception: ", "", details)
     if cause in ("", "N/A"):
-        useful = [line.strip() for line in log if line.strip()]
-        cause = " | ".join(useful[-5:]) or "it left no log"
+        cause = " | ".join(unframed(log)[-5:]) or "it left no log"
     return f"{how}: {cause}"
+
+
+def unframed(lines: Iterable[str]) -> list[str]:
+    """Return lines that hold words, without the frame that Flower draws around errors."""
+    return [words for line in lines if (words := line.strip("│╭╰─╮╯ \t\r\n"))]

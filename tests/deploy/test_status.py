@@ -154,6 +154,7 @@ def test_results_are_shown_where_no_superlink_answers(
     assert answer.exit_code == 0, answer.output
     text = " ".join(answer.output.split())
     assert "the SuperLink does not answer" in text
+    assert "configuration file" not in text, "Flower was not told where it is"
     assert "finished" in text and "1 of 3" in text
 
 

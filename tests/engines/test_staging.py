@@ -211,3 +211,5 @@ def test_failure_without_cause_quotes_the_end_of_the_log() -> None:
     text = describe_failure(Outcome("finished:failed", "N/A"), log)
     assert text.endswith(": line 5 | line 6 | line 7 | line 8 | the last")
     assert describe_failure(None, []) == "flwr run refused the app: it left no log"
+    framed = ["╭─ Error ───╮", "│ it is off │", "╰───────────╯"]
+    assert describe_failure(None, framed) == "flwr run refused the app: Error | it is off"
