@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Literal, Protocol, cast
+from typing import Any, Literal, Protocol, Self, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -130,6 +130,11 @@ class TrainingOptions(Settings):
         minimum=0.0,
         search=Between(0.05, 2.0),
     )
+
+    def at_one_rate(self, **changes: Any) -> Self:
+        """Return these options with changes, and a learning rate that does not decay."""
+        once = {"learning_rate_decay": 1.0, "learning_rate_decay_every": 1}
+        return replace(self, **once, **changes)
 
     def learning_rate_at(self, server_round: int) -> float:
         """Return the learning rate of a round, counted from 1."""

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from fedsuite.core.errors import ConfigError
 from fedsuite.core.registry import METHODS
 from fedsuite.experiment.key_catalog import keys_of, known_keys
 from tests.effects.cases import ELSEWHERE, LISTED, NO_WRAPPER, WRAPPED, Case, cases
 from tests.effects.outcomes import outcome
-from tests.effects.runs import base, did, recent
+from tests.effects.runs import base, did, recent, refused_replies
 
 OF_PRIVATE_MODELS = ("client-models", "client-model-assignment", "client-initialisation")
 """Keys that FedAvg refuses, and Standalone does not."""
@@ -61,6 +62,18 @@ def test_clients_that_refresh_their_atoms_train_by_the_methods_loss():
     """Their messages to evaluate must tell what the loss needs, as those to train do."""
     tried = (case for case in cases("propfair") if case.key == "refresh-epochs")
     assert effective(tried) == {"refresh-epochs"}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_another_training_of_a_method_takes_the_keys_of_its_training(method):
+    """FedSAC, FedAS and Per-FedAvg also train at a rate of their own, without decay."""
+    keys = {"learning-rate-decay": 0.5, "learning-rate-decay-every": 2}
+    try:
+        run = did({**base(method), **keys})
+    except ConfigError:
+        return
+    assert "error" not in run
+    assert refused_replies(run) == 0
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """Client of FedAS: draws the received body to its own last features, then trains."""
 
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -73,12 +72,10 @@ class FedASClient(OwnModelClient):
             own_features.cpu().numpy().astype(np.float64), labels, int(labels.max()) + 1
         )
         self._prototypes = torch.tensor(means).to(own_features)
-        options = replace(
-            self.training,
+        options = self.training.at_one_rate(
             local_epochs=self.alignment_epochs,
             local_steps=0,
             learning_rate=self.alignment_rate,
-            learning_rate_decay=1.0,
             optimizer="sgd",
             momentum=0.0,
             weight_decay=0.0,

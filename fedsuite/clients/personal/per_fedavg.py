@@ -1,7 +1,6 @@
 """Client of Per-FedAvg: takes its gradients one step ahead."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -63,11 +62,9 @@ class PerFedAvgClient(FederatedClient):
     def evaluated(self, request: Request) -> nn.Module:
         load_arrays(self.model, request.arrays[ARRAYS])
         if self.adaptation_rate > 0:
-            step = replace(
-                self.training,
+            step = self.training.at_one_rate(
                 local_steps=1,
                 learning_rate=self.adaptation_rate,
-                learning_rate_decay=1.0,
                 optimizer="sgd",
                 momentum=0.0,
             )

@@ -1,7 +1,6 @@
 """Client of FedSAC: trains a submodel, and once the whole model alone."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -45,12 +44,7 @@ class FedSACClient(FederatedClient):
         """Train the received model for ``alone-epochs`` passes, at the first rate."""
         received = request.arrays[ARRAYS]
         load_arrays(self.model, received)
-        alone = replace(
-            self.training,
-            local_epochs=self.alone_epochs,
-            local_steps=0,
-            learning_rate_decay=1.0,
-        )
+        alone = self.training.at_one_rate(local_epochs=self.alone_epochs, local_steps=0)
         summary = self.train_locally(request, "alone-batches", training=alone)
         trained = model_arrays(self.model, received)
         return Reply({ARRAYS: trained}, self.train_metrics(summary))
