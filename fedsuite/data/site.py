@@ -143,7 +143,8 @@ def site_from_config(config: Mapping[str, Value]) -> Site:
     if "data" not in settings:
         raise ConfigError(
             "the experiment has sites with data of their own, and this node names none: "
-            "start it with --node-config 'data=\"/path/to/folder\"'"
+            'write data = "/path/to/folder" into node.toml, under [node-config], or start '
+            "Flower's SuperNode with --node-config 'data=\"/path/to/folder\"'"
         )
     data = Path(settings.pop("data")).expanduser()
     if not data.is_absolute():

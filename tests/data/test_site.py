@@ -83,7 +83,7 @@ def test_node_config_names_everything() -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({}, "this node names none: start it with --node-config 'data="),
+        ({}, "Flower's SuperNode with --node-config 'data="),
         ({"data": 3}, 'node-config data = 3: expected data="..."'),
         ({"data": ""}, "node-config data = ''"),
         ({"data": "rows"}, "expected an absolute path"),

@@ -221,7 +221,7 @@ def test_site_dirs_make_no_rehearsal_of_a_node(
     (folder / "a" / "b").mkdir()
     config = {**paths, "sites": "a, b", "model": "linear"}
     reply = answer({**config, "public-dir": "", "state-dir": "auto"}, HELLO)
-    assert "this node names none: start it with --node-config" in reply.error.reason
+    assert "this node names none: write data = " in reply.error.reason
 
 
 def test_what_is_default_or_auto_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
