@@ -1,5 +1,6 @@
 """The small install: what works without optional packages, and the line that names each."""
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -15,6 +16,7 @@ from fedsuite.core.extras import (
     naming_extras,
     require,
 )
+from fedsuite.workarounds.flower_release import REQUIREMENT
 
 ROOT = Path(__file__).parents[1]
 
@@ -56,6 +58,17 @@ def test_the_extras_bring_what_they_are_named_for() -> None:
         word = other.get(package, package)
         assert word in brought[extra]
         assert not any(line.startswith(word) for line in project["dependencies"])
+
+
+def test_the_advice_names_the_releases_of_flower_that_the_package_asks_for():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert REQUIREMENT in project["dependencies"]
+    told = [
+        path
+        for path in (ROOT / "fedsuite").rglob("*.py")
+        if re.search(r"flwr>=\d", path.read_text())
+    ]
+    assert told == []
 
 
 @pytest.mark.parametrize("package", EXTRA_OF)

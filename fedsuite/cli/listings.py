@@ -164,13 +164,14 @@ def datasets_table() -> Table:
 
 
 def _dataset_cells(spec: DatasetSpec) -> tuple[str, ...]:
-    if spec.reader:
-        return (spec.name, "?", "as its rows", "its own", "", spec.description)
+    if spec.reader or spec.source.READS_FOLDER:
+        files = "its own" if spec.reader else "your own"
+        return (spec.name, "?", "as its rows", files, "", spec.description)
     shape = " x ".join(str(length) for length in spec.input_shape)
     files = "none: embedded or generated"
     if spec.folder:
         files = ", ".join(f"{spec.folder}/{name}" for name in spec.file_patterns)
-    classes = str(spec.num_classes)
+    classes = str(spec.num_classes) if spec.labels.has_classes else "none"
     return (spec.name, classes, shape, files, spec.hub_id, spec.description)
 
 
@@ -208,13 +209,14 @@ def doctor_report() -> tuple[Table, str]:
 
     import fedsuite
     from fedsuite.engines.facts import PROGRAMS, TESTED, flower_facts, untested
+    from fedsuite.workarounds.flower_release import REQUIREMENT
 
     facts = flower_facts()
     paths = {name: str(facts[f"{name}-path"]) for name in PROGRAMS}
     missing = [name for name, path in paths.items() if not path]
     folders = sorted({str(Path(path).parent) for path in paths.values() if path})
     wrong = {
-        "flwr": "" if facts["flwr-supported"] else "install flwr>=1.39,<1.43",
+        "flwr": "" if facts["flwr-supported"] else f"install {REQUIREMENT}",
         "torch": "" if facts["torch"] else "install torch",
         "Flower's programs": "install flwr into this environment" if missing else "",
     }

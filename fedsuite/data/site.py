@@ -144,7 +144,7 @@ def site_from_config(config: Mapping[str, Value]) -> Site:
         raise ConfigError(
             "the experiment has sites with data of their own, and this node names none: "
             'write data = "/path/to/folder" below [node-config] of its node.toml, or '
-            "start it with --node-config 'data=\"/path/to/folder\"'"
+            "start Flower's SuperNode with --node-config 'data=\"/path/to/folder\"'"
         )
     data = Path(settings.pop("data")).expanduser()
     if not data.is_absolute():

@@ -229,8 +229,14 @@ def resumable(
     """
     from fedsuite.engines.trained.experiment import experiment_of
     from fedsuite.experiment.experiment import Experiment
+    from fedsuite.results.layout import APP_ENGINE
 
     run = load_run(folder)
+    if run.manifest.get("engine") == APP_ENGINE:
+        raise RunError(
+            f"{folder} is the report of a Flower app, which has no checkpoint: run the app "
+            "again with `fedsuite simulate APP --report FOLDER`"
+        )
     ends = run.manifest["status"] == "finished" and from_round is None
     if ends and (num_rounds is None or num_rounds <= run.last_round):
         raise RunError(

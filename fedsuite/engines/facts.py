@@ -6,14 +6,13 @@ import platform
 import shutil
 from collections.abc import Mapping
 
-from fedsuite.engines.flower import (
+from fedsuite.engines.flower import fleet_is_grpc, flower_version
+from fedsuite.engines.processes import own_script
+from fedsuite.workarounds.flower_release import (
     SUPPORTED_BELOW,
     SUPPORTED_FROM,
-    fleet_is_grpc,
-    flower_version,
+    flower_release,
 )
-from fedsuite.engines.processes import own_script
-from fedsuite.workarounds.flower_release import flower_release
 
 PROGRAMS = (
     "flwr",

@@ -29,8 +29,6 @@ from fedsuite.workarounds.flower_release import flower_release
 
 OnLine = Callable[[str], None]
 
-SUPPORTED_FROM = (1, 39)
-SUPPORTED_BELOW = (1, 44)
 _HTTP_SINCE = (1, 40)
 
 CONNECTION = "fedsuite"

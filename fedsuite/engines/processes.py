@@ -31,6 +31,7 @@ from fedsuite.core.own_process import anywhere
 from fedsuite.core.progress import redraw
 from fedsuite.engines.ports import reserved_port
 from fedsuite.engines.watchdog import Watchdog, end, mark, marked
+from fedsuite.workarounds.flower_release import REQUIREMENT
 
 POLL_INTERVAL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
 """Environment variable of the seconds between a SuperExec's looks for work."""
@@ -64,7 +65,7 @@ def executable(name: str) -> str:
     if script is None:
         raise RunError(
             f"{name} is neither in {_script_folders()[0]} nor on PATH: run "
-            "pip install 'flwr>=1.39,<1.43' in that environment"
+            f"pip install '{REQUIREMENT}' in that environment"
         )
     return script
 

@@ -111,7 +111,7 @@ class Output:
         atomic_write(csv_path, table.to_csv().encode())
         atomic_write(markdown, table.to_markdown().encode())
         (printed or table).show()
-        print_line(f"table: {csv_path}, {markdown.name}")
+        print_line(f"table: {csv_path}, {markdown}")
 
 
 def _cells(row: Sequence[Cell]) -> list[str]:

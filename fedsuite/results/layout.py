@@ -53,6 +53,9 @@ from fedsuite.core.text import toml
 FORMAT = 1
 """Version of the layout, kept in the manifest."""
 
+APP_ENGINE = "simulate"
+"""Engine, in the manifest of what ``fedsuite simulate --report`` wrote of a Flower app."""
+
 FEDERATION = "federation"
 """Entry of the manifest: folder of the SuperLink that a run was started at, if any."""
 

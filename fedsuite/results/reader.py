@@ -133,11 +133,23 @@ class Run:
         ]
         status = str(self.manifest["status"])
         return {
-            "method": f"{values.get('method')} on {values.get('dataset')}",
+            "method": self.title,
             "clients": f"{values.get('num-clients')} clients",
-            "rounds": f"round {self.last_round} of {values.get('num-rounds')}, {status}",
+            "rounds": f"round {self.rounds_done}, {status}",
             "score": f"{score.title}: {', '.join(scores)}" if scores else "",
         }
+
+    @property
+    def title(self) -> str:
+        """Its method on its data set; of a Flower app's report the app's name alone."""
+        method, dataset = self.experiment.get("method"), self.experiment.get("dataset")
+        return f"{method} on {dataset}" if dataset else str(method)
+
+    @property
+    def rounds_done(self) -> str:
+        """The last round, and of how many where the experiment says so: "2 of 5"."""
+        planned = self.experiment.get("num-rounds")
+        return f"{self.last_round} of {planned}" if planned else str(self.last_round)
 
     @property
     def last_round(self) -> int:

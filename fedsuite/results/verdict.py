@@ -62,7 +62,7 @@ def verdict(comparison: Comparison) -> Verdict:
     if len(comparison.rows) == 1 or len(ranked) < 2:
         of = ranked[0] if ranked else comparison.rows[0]
         known = f": mean {score.title} {_shown(of, score.unit)}" if ranked else ""
-        headline = f"{of.label} on {data}{known}"
+        headline = f"{of.label}{data}{known}"
         alone = "One experiment: nothing to compare it with."
         none = f"No other experiment has a mean {score.title}: nothing to compare."
         sentence = alone if len(comparison.rows) == 1 else none
@@ -85,7 +85,7 @@ def verdict(comparison: Comparison) -> Verdict:
             f"Of {len(contenders)} experiments this is the one with the best mean; the "
             "interval makes no allowance for that choice."
         )
-    return Verdict(f"{headline} on {data}{ending}", tuple(sentences), differences, spread)
+    return Verdict(f"{headline}{data}{ending}", tuple(sentences), differences, spread)
 
 
 def placebo_spread(comparison: Comparison) -> float | None:
@@ -101,10 +101,12 @@ def placebo_spread(comparison: Comparison) -> float | None:
 
 
 def on_data(runs: Sequence[Run]) -> str:
-    """Return the data and the number of clients of runs, in words."""
-    names = _several([str(run.experiment.get("dataset", "?")) for run in runs])
+    """Return what follows an experiment's name: data and number of clients, if known."""
+    datasets = [run.experiment.get("dataset") for run in runs]
+    names = _several([str(dataset) for dataset in datasets if dataset])
     counts = _several([f"{num_clients(run):,}" for run in runs if num_clients(run)])
-    return f"{names}, {counts} clients" if counts else names
+    told = f" on {names}" if names else ""
+    return f"{told}, {counts} clients" if counts else told
 
 
 def num_clients(run: Run) -> int:

@@ -182,7 +182,7 @@ class RoundSettings(Declared):
     )
     reconstruction_threshold: int = key(
         default=0,
-        help="fewest clients of a round that can unmask its sum, above half of them and "
+        help="fewest clients of a round that can unmask its sum, at least half of them and "
         "one; 0 is above two thirds, and has each of more than 30 mask with some alone",
         minimum=0,
         needs=_SUMMED,

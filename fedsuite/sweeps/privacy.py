@@ -103,7 +103,7 @@ def audit_privacy(
     for sentence in findings.sentences():
         print_line(sentence)
     findings.table().show()
-    print_line(f"table and page: {table}, {page.name}")
+    print_line(f"table and page: {table}, {page}")
 
 
 def _left_out(experiment: Experiment, canaries: int, shadows: int) -> Iterator[str]:

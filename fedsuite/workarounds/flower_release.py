@@ -10,6 +10,12 @@ from importlib import metadata
 
 DISTRIBUTIONS = ("flwr", "flwr-nightly")
 
+SUPPORTED_FROM = (1, 39)
+SUPPORTED_BELOW = (1, 44)
+
+REQUIREMENT = "flwr>={}.{},<{}.{}".format(*SUPPORTED_FROM, *SUPPORTED_BELOW)
+"""What ``pip install`` is told to bring a Flower that fedsuite works with."""
+
 
 def flower_release() -> str:
     """Return the version of the installed Flower, ``""`` where there is none."""

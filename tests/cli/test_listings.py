@@ -140,6 +140,9 @@ def test_datasets_say_which_files_they_need():
     assert set(found) == set(DATASETS)
     assert found["digits"][:3] == ["10", "1 x 8 x 8", "none: embedded or generated"]
     assert found["mnist"][2] == "mnist/train-*.parquet, mnist/test-*.parquet"
+    for own in ("own-table", "own-pictures"):
+        assert found[own][:3] == ["?", "as its rows", "your own"]
+    assert found["tcga-brca"][0] == "none"
 
 
 def test_what_packages_add_stands_under_them(tmp_path, monkeypatch, capsys):

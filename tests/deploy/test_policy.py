@@ -3,12 +3,17 @@
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
+from fedsuite.clients import FedAvgClient
 from fedsuite.core.errors import ConfigError
+from fedsuite.data import Split
 from fedsuite.deploy.relay.policy import (
     TABLES,
+    Leave,
     Policy,
     allowed_hours,
     default_text,
@@ -35,6 +40,15 @@ def test_the_default_file_has_the_defaults_and_a_comment_for_each_key(
     assert all(lines[number - 1].startswith("#") for number in keys)
     assert max(len(line) for line in lines if line.startswith("#")) <= 92
     assert len(policy.digest) == 64
+
+
+def test_by_default_the_numbers_of_a_classifier_leave_whatever_it_says() -> None:
+    """Else a site would send no scores while its model says one class of all rows."""
+    rows = Split(torch.zeros(4, 2), torch.tensor([0, 1, 0, 1]))
+    client = FedAvgClient(nn.Linear(2, 2), rows, rows, validation=rows)
+    sent = client.evaluation().metrics
+    assert {"one-class", "validation-one-class"} <= set(sent)
+    assert {name for name in sent if not matches(name, Leave().metrics)} == set()
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Any Flower app in this process: what it is given, and what ends it in one line."""
 
 import random
+import shlex
 import signal
 import subprocess
 import sys
@@ -22,6 +23,9 @@ from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.results.compare import compare
 from fedsuite.results.layout import read_manifest
 from fedsuite.results.reader import load_run
+from fedsuite.results.report import write_report
+from fedsuite.results.report.run_tables import commands
+from fedsuite.results.verdict import verdict
 from fedsuite.results.writer import RunFolder
 
 PROJECT = """
@@ -455,6 +459,29 @@ def test_a_report_reads_as_any_run(app, tmp_path, simulated):
     assert first["bytes_down_train"] == 4 * 24 and first["accuracy_mean"] == 0.5
     comparison = compare([tmp_path / "a", tmp_path / "b"], 1, "accuracy", None)
     assert len(comparison.groups) == 2
+
+
+def test_a_report_says_nothing_of_a_data_set_and_repeats_itself_by_simulate(
+    app, tmp_path, simulated
+):
+    folder = tmp_path / "a"
+    options = {"seed": 0, "drop_out": 0.5, "num_supernodes": 4}
+    simulated(app, report=folder, run_config="lr=0.5", **options)
+    run = load_run(folder)
+    assert "None" not in repr(run) and f"{app.name}, 4 clients, round 2, " in repr(run)
+    [command] = commands(run).values()
+    words = shlex.split(command)
+    assert words[:3] == ["fedsuite", "simulate", "APP"]
+    told = dict(zip(words[3::2], words[4::2], strict=True))
+    assert 'lr=0.5 name="none"' in told.pop("--run-config")
+    assert told == {"--num-supernodes": "4", "--seed": "0", "--drop-out": "0.5"}
+    write_report([folder], tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert f"<title>{app.name} – " in page and " of ?" not in page
+    answer = verdict(compare([folder], 1, "accuracy", None))
+    assert answer.headline.startswith(f"{app.name}, 4 clients: mean accuracy ")
+    with pytest.raises(RunError, match="the report of a Flower app, which has no check"):
+        fedsuite.resume(folder)
 
 
 def test_rows_of_a_report_are_in_the_order_of_the_nodes(tmp_path):

@@ -72,6 +72,8 @@ def test_table(analyse: Any, tmp_path: Path) -> None:
     assert (fine["claim cut, largest"], bounded["claim cut, largest"]) == ("", "900.0")
     assert NOTE in (tmp_path / "analysis/suspects.md").read_text()
     assert "is not dishonest" in out
+    files = " ".join(out.rpartition("table: ")[2].split())
+    assert files == "analysis/suspects.csv, analysis/suspects.md"
 
 
 def test_a_run_without_lengths_is_refused_in_one_line(analyse: Any, tmp_path: Path) -> None:

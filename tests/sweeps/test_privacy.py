@@ -94,6 +94,11 @@ def test_an_audit_and_its_second_call(
     first = audit(overwrite=False)
     assert "4 runs: 4 to start" in first
     assert "Canaries show an epsilon of" in first
+    files = first.rpartition("table and page: ")[2].split()
+    assert [word.rpartition("out/")[1:] for word in files] == [
+        ("out/", "privacy.csv,"),
+        ("out/", "privacy.html"),
+    ]
     rows = rows_of(tmp_path / "out")
     assert rows["canaries, final model", "epsilon at delta 1e-05"]["beside"][:5] == "4.377"
     assert {by for by, what in rows if what == "AUC"} == {

@@ -20,10 +20,10 @@ from fedsuite.core.text import LARGEST_TOML, toml
 
 _DTYPES = "float16, float32, float64, int8, int16, int32, int64, uint8, bool"
 _METRICS = (
-    "num-examples, num-steps, loss, accuracy, stored-state, train_loss, eval_loss, "
-    "eval_acc, validation-loss, validation-accuracy, validation-examples, loss-before, "
-    "loss-after, personal-loss, local-loss, distilled-loss, transfer-loss, selected, "
-    "learning-rate"
+    "num-examples, num-steps, loss, accuracy, one-class, stored-state, train_loss, "
+    "eval_loss, eval_acc, validation-loss, validation-accuracy, validation-one-class, "
+    "validation-examples, loss-before, loss-after, personal-loss, local-loss, "
+    "distilled-loss, transfer-loss, selected, learning-rate"
 )
 _HELLO = (
     "hello.source, hello.plug-ins, hello.public, hello.columns, hello.partition-id, "

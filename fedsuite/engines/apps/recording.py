@@ -19,6 +19,7 @@ from fedsuite.core.vectors import norm
 from fedsuite.engines.apps.grid import Sent
 from fedsuite.engines.apps.nodes import Federation
 from fedsuite.messages.records import EVALUATE, TRAIN
+from fedsuite.results.layout import APP_ENGINE
 from fedsuite.results.summary import write_summary
 from fedsuite.results.writer import RunFolder, noting_failure
 from fedsuite.rounds.events import RoundReport
@@ -68,7 +69,7 @@ class AppRecorder:
             "method": self._experiment["method"],
             "dataset": None,
             "seed": self._experiment.get("seed"),
-            "engine": "simulate",
+            "engine": APP_ENGINE,
             "num_clients": self._experiment["num-clients"],
         }
         self._folder = RunFolder.create(self._path, self._experiment, manifest)

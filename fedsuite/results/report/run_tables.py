@@ -89,7 +89,7 @@ def about_table(run: Run) -> Table:
     rows = {
         "status": status(run),
         "error": manifest.get("error"),
-        "rounds": f"{run.last_round} of {run.experiment.get('num-rounds', '?')}",
+        "rounds": run.rounds_done,
         "folder": str(run.path),
         "started": manifest.get("started"),
         "finished": manifest.get("finished"),
@@ -214,6 +214,8 @@ def reasons_table(runs: Sequence[Run]) -> Table:
 
 def commands(run: Run) -> dict[str, str]:
     """Return the shell command that repeats a run, and the one that goes on with it."""
+    if run.manifest.get("engine") == layout.APP_ENGINE:
+        return {"Repeat it, with the folder of the app for APP": _simulation(run)}
     file = str(run.path.absolute() / layout.EXPERIMENT)
     again = ["fedsuite", "run", file, "--set", "run-name=auto"]
     by_purpose = {"Repeat it, in a new folder": shlex.join(again)}
@@ -221,3 +223,20 @@ def commands(run: Run) -> dict[str, str]:
         goes_on = ["fedsuite", "resume", str(run.path.absolute())]
         by_purpose["Go on from its last checkpoint"] = shlex.join(goes_on)
     return by_purpose
+
+
+def _simulation(run: Run) -> str:
+    """Return the command that runs a Flower app again as it was reported."""
+    values, start = run.experiment, "run-config."
+    command = f"fedsuite simulate APP --num-supernodes {values.get('num-clients')}".split()
+    if SEED in values:
+        command += ["--seed", str(values[SEED])]
+    for key in ("drop-out", "straggler"):
+        if values.get(key):
+            command += [f"--{key}", str(values[key])]
+    overrides = " ".join(
+        f"{key.removeprefix(start)}={toml_text(value)}"
+        for key, value in values.items()
+        if key.startswith(start)
+    )
+    return shlex.join([*command, *(["--run-config", overrides] if overrides else [])])

@@ -233,8 +233,7 @@ def filled(empty: Page) -> Page:
 
 
 def _title(run: Run) -> str:
-    method, dataset = (run.experiment.get(name, "?") for name in ("method", "dataset"))
-    return words(f"{method} on {dataset}")
+    return words(run.title)
 
 
 def _subtitle(runs: Sequence[Run], num_groups: int) -> str:
@@ -254,9 +253,7 @@ def _facts(runs: Sequence[Run]) -> dict[str, str]:
         "data set": [run.experiment.get("dataset") for run in runs],
         "clients": [f"{num_clients(run):,}" if num_clients(run) else None for run in runs],
         "network": [network_words(run) for run in runs],
-        "rounds": [
-            f"{run.last_round} of {run.experiment.get('num-rounds', '?')}" for run in runs
-        ],
+        "rounds": [run.rounds_done for run in runs],
         "seeds": [
             seeds_text(list(dict.fromkeys(run.experiment.get(SEED) for run in runs)))
         ],
