@@ -133,8 +133,9 @@ class TrainingOptions(Settings):
 
     def at_one_rate(self, **changes: Any) -> Self:
         """Return these options with changes, and a learning rate that does not decay."""
-        once = {"learning_rate_decay": 1.0, "learning_rate_decay_every": 1}
-        return replace(self, **once, **changes)
+        return replace(
+            self, learning_rate_decay=1.0, learning_rate_decay_every=1, **changes
+        )
 
     def learning_rate_at(self, server_round: int) -> float:
         """Return the learning rate of a round, counted from 1."""
