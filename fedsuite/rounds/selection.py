@@ -166,6 +166,7 @@ class Selection(Stage):
         self._percentile = FIRST_PERCENTILE
         self._round = 0
         self._heard = self._told_loss = 0
+        self._told: dict[int, float] = {}
 
     def draw(
         self, client_ids: Sequence[int], count: int, server_round: int, num_clients: int
@@ -184,6 +185,7 @@ class Selection(Stage):
             Number of clients of the federation.
         """
         self._round = server_round
+        self._told = {}
         if count < len(client_ids):
             allowed = list(client_ids)
             if self._way in BY_LOSS:
@@ -263,24 +265,22 @@ class Selection(Stage):
         if sum(after) < sum(before):
             self._percentile = min(self._percentile + PACE, 100.0)
 
+    def hear(self, reply: ClientReply) -> None:
+        """Note the loss that a reply to an earlier exchange of the round tells, if any."""
+        if LOSS in reply.metrics:
+            self._told[reply.client_id] = reply.metrics[LOSS]
+
     @override
     def reply(self, reply: ClientReply) -> Iterable[ClientReply]:
-        self.hear(reply)
-        return (reply,)
-
-    def hear(self, reply: ClientReply) -> None:
-        """Remember a reply to any exchange of a round; the last loss told in it counts."""
-        client_id, loss = reply.client_id, reply.metrics.get(LOSS)
-        server_round = max(self._round, 1)
+        client_id = reply.client_id
+        loss = reply.metrics.get(LOSS, self._told.get(client_id))
         self._heard += 1
         self._told_loss += loss is not None
-        if loss is not None:
-            self.losses[client_id] = max(loss, 0.0)
-        elif self.trained.get(client_id) != server_round:
-            # Who tells none is not asked first for it.
-            self.losses[client_id] = 0.0
+        # Who tells none is not asked first for it.
+        self.losses[client_id] = max(loss, 0.0) if loss is not None else 0.0
         self.examples[client_id] = reply.num_examples
-        self.trained[client_id] = server_round
+        self.trained[client_id] = max(self._round, 1)
+        return (reply,)
 
     @override
     def rest(self) -> Iterable[ClientReply]:

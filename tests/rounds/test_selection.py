@@ -187,18 +187,21 @@ def test_a_run_by_each_way(way: str) -> None:
     }
 
 
-@pytest.mark.parametrize("method", ["fedmd", "fedal", "feddf-al", "fccl"])
+@pytest.mark.parametrize("method", ["fedmd", "fedal", "feddf-al", "fccl", "scaffold"])
 def test_a_loss_told_in_any_exchange_of_a_round_counts(method: str) -> None:
-    """Their last exchange, of outputs on public rows, tells none."""
+    """The last of the first four, of outputs on public rows, tells none.
+
+    SCAFFOLD asks all clients for their examples first, which is no training.
+    """
+    public = {} if method == "scaffold" else {"public_size": 32, "transfer_steps": 2}
     trace = run_digits(
         digits_experiment(
             method=method,
-            public_size=32,
-            transfer_steps=2,
             local_steps=2,
             clients_per_round=2,
             selection="power-of-choice",
             selection_ratio="off",
+            **public,
         )
     )
     rounds = [
@@ -212,9 +215,12 @@ def test_a_loss_told_in_any_exchange_of_a_round_counts(method: str) -> None:
     assert sorted(rounds[2]) == sorted(sorted(told, key=lambda k: told[k])[-2:])
 
 
-def test_no_loss_in_a_later_exchange_takes_none_away() -> None:
+def test_an_exchange_before_the_last_tells_a_loss_and_nothing_else() -> None:
+    """As where SCAFFOLD asks all clients for their examples: that is no training."""
     selection = select("oort")
-    hear(selection, {0: 2.0})
+    selection.hear(ClientReply(0, {}, {"loss": 2.0}, 10.0))
+    selection.hear(ClientReply(1, {}, {}, 10.0))
+    assert not selection.losses and not selection.trained
     list(selection.reply(ClientReply(0, {}, {}, 10.0)))
     assert selection.losses == {0: 2.0}
     selection.draw([0, 1], 1, 2, 2)
