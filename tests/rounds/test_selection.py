@@ -193,7 +193,9 @@ def test_a_loss_told_in_any_exchange_of_a_round_counts(method: str) -> None:
 
     SCAFFOLD asks all clients for their examples first, which is no training.
     """
-    public = {} if method == "scaffold" else {"public_size": 32, "transfer_steps": 2}
+    public: dict[str, Any] = (
+        {} if method == "scaffold" else {"public_size": 32, "transfer_steps": 2}
+    )
     trace = run_digits(
         digits_experiment(
             method=method,
