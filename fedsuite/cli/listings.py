@@ -208,15 +208,20 @@ def doctor_report() -> tuple[Table, str]:
     import torch
 
     import fedsuite
-    from fedsuite.engines.facts import PROGRAMS, TESTED, flower_facts, untested
-    from fedsuite.workarounds.flower_release import REQUIREMENT
+    from fedsuite.engines.facts import (
+        INSTALL_FLOWER,
+        PROGRAMS,
+        TESTED,
+        flower_facts,
+        untested,
+    )
 
     facts = flower_facts()
     paths = {name: str(facts[f"{name}-path"]) for name in PROGRAMS}
     missing = [name for name, path in paths.items() if not path]
     folders = sorted({str(Path(path).parent) for path in paths.values() if path})
     wrong = {
-        "flwr": "" if facts["flwr-supported"] else f"install {REQUIREMENT}",
+        "flwr": "" if facts["flwr-supported"] else INSTALL_FLOWER,
         "torch": "" if facts["torch"] else "install torch",
         "Flower's programs": "install flwr into this environment" if missing else "",
     }

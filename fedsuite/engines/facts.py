@@ -9,10 +9,14 @@ from collections.abc import Mapping
 from fedsuite.engines.flower import fleet_is_grpc, flower_version
 from fedsuite.engines.processes import own_script
 from fedsuite.workarounds.flower_release import (
+    REQUIREMENT,
     SUPPORTED_BELOW,
     SUPPORTED_FROM,
     flower_release,
 )
+
+INSTALL_FLOWER = f"install {REQUIREMENT}"
+"""Advice where Flower is missing, or of a release that is not supported."""
 
 PROGRAMS = (
     "flwr",
