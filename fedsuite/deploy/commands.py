@@ -24,10 +24,18 @@ DaysOption = Annotated[int, typer.Option(min=1, help="Days that the certificate 
 SuperLinkArgument = Annotated[
     Path, typer.Argument(help="The SuperLink's folder, as `deploy init` made it.")
 ]
-
-
 NodeArgument = Annotated[
     Path, typer.Argument(help="The node's folder, as it was handed out.")
+]
+SchemaOption = Annotated[
+    Path | None,
+    typer.Option(help="Schema of the sites' tables; each site's folder gets a copy."),
+]
+WheelOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Wheel of `make dist`; each folder gets it and its pinned requirements."
+    ),
 ]
 
 
@@ -52,26 +60,17 @@ def init(
         ),
     ] = 8443,
     days: DaysOption = 365,
-    schema: Annotated[
-        Path | None,
-        typer.Option(help="Schema of the sites' tables; each site's folder gets a copy."),
-    ] = None,
-    wheel: Annotated[
-        Path | None,
-        typer.Option(
-            help="Wheel of `make dist`; each folder gets it and its pinned requirements."
-        ),
-    ] = None,
+    schema: SchemaOption = None,
+    wheel: WheelOption = None,
 ) -> None:
     """Make keys, certificates, and one folder to hand to each site."""
     from fedsuite.deploy.folders import KEEPER, NODES, PROXY, SUPERLINK, init_federation
     from fedsuite.deploy.relay.policy import default_text
 
-    names = [name.strip() for name in nodes.split(",")]
-    hosts = [host.strip() for host in superlink.split(",")]
+    names = _names(nodes)
     init_federation(
         output,
-        hosts,
+        _names(superlink),
         names,
         port=port,
         fleet_port=fleet_port,
@@ -104,6 +103,60 @@ def renew(
 
     end = renew_certificate(SuperLinkFolder.load(folder), days, authority)
     print(f"{folder / SERVER} holds until {end:%Y-%m-%d}: start the SuperLink again")
+
+
+@app.command()
+def nodes(
+    folder: SuperLinkArgument,
+    add: Annotated[
+        str, typer.Option(help="Names of new nodes, comma-separated: a folder for each.")
+    ] = "",
+    remove: Annotated[
+        str, typer.Option(help="Names of nodes that may not join any more.")
+    ] = "",
+    new_keys: Annotated[
+        str, typer.Option(help="Names of nodes that get new keys in place of their own.")
+    ] = "",
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Folder for what goes to sites; default: as `deploy init`."),
+    ] = None,
+    schema: SchemaOption = None,
+    wheel: WheelOption = None,
+) -> None:
+    """Add nodes, take some out, or give them new keys, and tell the SuperLink.
+
+    Without options the SuperLink is told of the folder's keys alone.
+    """
+    from fedsuite.core.errors import RunError
+    from fedsuite.deploy import folders
+    from fedsuite.deploy.programs import register_nodes
+    from fedsuite.deploy.relay.policy import default_text
+
+    loaded = folders.SuperLinkFolder.load(folder)
+    place = output or loaded.path.parent / folders.NODES
+    if out := _names(remove):
+        loaded = folders.remove_nodes(loaded, out)
+    if renewed := _names(new_keys):
+        folders.replace_keys(loaded, renewed, place)
+        for name in renewed:
+            print_line(f"{place / name}: the files that replace {name}'s key and key.pub")
+    if added := _names(add):
+        loaded = folders.add_nodes(
+            loaded, added, place, schema=schema, policy=default_text(), wheel=wheel
+        )
+        for name in added:
+            print_line(f"{place / name}: for {name} alone")
+    try:
+        changes = str(register_nodes(loaded))
+    except RunError as error:
+        if not (out or renewed or added):
+            raise
+        command = f"fedsuite deploy nodes {folder}"
+        changes = (
+            f"the SuperLink was not told ({error}): `{command}` tells it, or its start"
+        )
+    print_line(changes or "the SuperLink knows all keys already")
 
 
 @app.command()
@@ -297,6 +350,8 @@ def audit(
     node = NodeFolder.load(folder)
     chain = read_chain(node.path / LEDGER)
     if head:
+        if not chain.head:
+            raise RunError(f"{node.path / LEDGER} has no line yet: there is no head")
         print_line(chain.head)
         return
     if holds:
@@ -319,6 +374,11 @@ def audit(
         print_line(f"table: {output}")
     if chain.broken:
         raise RunError(f"{node.path / LEDGER}: line {chain.broken} does not fit the others")
+
+
+def _names(text: str) -> list[str]:
+    """Return the names of a comma-separated option; none of an empty one."""
+    return [name.strip() for name in text.split(",")] if text else []
 
 
 def _submit(folder: Path, experiment: "Experiment", host: str) -> None:

@@ -24,14 +24,16 @@ import os
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
 from fedsuite.core.errors import ConfigError, one_line
+from fedsuite.core.files import atomic_write
 from fedsuite.core.keys import Value
+from fedsuite.core.reading import read_named
 from fedsuite.core.text import escape_taken, is_file_name, read_text, read_toml
 from fedsuite.data.schema import TableSchema
 from fedsuite.deploy.certificates import (
@@ -98,6 +100,16 @@ class SuperLinkFolder:
         keys = [f"{NODES}/{name}.pub" for name in folder.nodes]
         _need(path, (AUTHORITY, SERVER, SERVER_KEY, SECRET, *keys))
         return folder
+
+    def public_key(self, name: str) -> Path:
+        """Return the file of the key by which a node joins."""
+        return self.path / NODES / f"{name}.pub"
+
+    def save(self) -> None:
+        """Write :data:`SUPERLINK_FILE`: addresses, and names of the nodes."""
+        values: dict[str, Any] = {"hosts": list(self.hosts), "port": self.port}
+        values |= {"fleet-port": self.fleet_port, "nodes": list(self.nodes)}
+        _replace(self.path / SUPERLINK_FILE, tomli_w.dumps(values).encode())
 
 
 @dataclass(frozen=True)
@@ -225,44 +237,160 @@ def init_federation(
         the requirements beside it.
     """
     _check(folder, hosts, nodes, days)
-    installation = {} if wheel is None else _installation(wheel)
-    table = None if schema is None else TableSchema.load(schema)
+    extras = _Extras.read(schema, policy, wheel)
     fleet = port if fleet_port is None else fleet_port
     authority = make_authority("fedsuite federation", max(days, AUTHORITY_DAYS))
     server = make_server_certificate(authority, hosts, days)
-    superlink = folder / SUPERLINK
-    _write(superlink / AUTHORITY, authority.certificate)
+    path = folder / SUPERLINK
+    _write(path / AUTHORITY, authority.certificate)
     # Not the server's: whoever takes the server over could make certificates for others.
     _write(folder / KEEPER / AUTHORITY_KEY, authority.key)
-    _write(superlink / SERVER, server.certificate)
-    _write(superlink / SERVER_KEY, server.key)
-    _write(superlink / SECRET, secrets.token_hex(32).encode())
-    for name, content in installation.items():
-        _write(superlink / INSTALL / name, content)
-    for index, name in enumerate(nodes):
-        key = make_node_key(name)
-        node = folder / NODES / name
-        _write(superlink / NODES / f"{name}.pub", key.public)
-        _write(node / AUTHORITY, authority.certificate)
-        _write(node / NODE_KEY, key.private)
-        _write(node / NODE_PUBLIC_KEY, key.public)
-        _write(node / SECRET, secrets.token_hex(32).encode())
-        config: dict[str, Value] = {"partition-id": index, "num-partitions": len(nodes)}
-        if table is not None:
-            _write(node / SCHEMA, f"{table.to_json()}\n".encode())
-            config["schema"] = SCHEMA
-        if policy:
-            _write(node / POLICY, policy.encode())
-        for file_name, content in installation.items():
-            _write(node / INSTALL / file_name, content)
-        text = {"name": name, "superlink": f"{_bracketed(hosts[0])}:{fleet}"}
-        _write(node / NODE_FILE, tomli_w.dumps({**text, _NODE_TABLE: config}).encode())
-    addresses: dict[str, Any] = {"hosts": list(hosts), "port": port, "fleet-port": fleet}
-    addresses["nodes"] = list(nodes)
+    _write(path / SERVER, server.certificate)
+    _write(path / SERVER_KEY, server.key)
+    _write(path / SECRET, secrets.token_hex(32).encode())
+    for name, content in extras.installation.items():
+        _write(path / INSTALL / name, content)
+    superlink = SuperLinkFolder(path, tuple(hosts), port, fleet, tuple(nodes))
+    for name in nodes:
+        _write_node(superlink, name, folder / NODES / name, extras)
     if fleet != port and not fleet_is_grpc():
-        _write(superlink / PROXY, nginx_config(port, fleet).encode())
+        _write(path / PROXY, nginx_config(port, fleet).encode())
     # Last, so that a folder with this file is whole.
-    _write(superlink / SUPERLINK_FILE, tomli_w.dumps(addresses).encode())
+    superlink.save()
+
+
+def add_nodes(
+    superlink: SuperLinkFolder,
+    names: Sequence[str],
+    output: Path,
+    *,
+    schema: Path | None = None,
+    policy: str = "",
+    wheel: Path | None = None,
+) -> SuperLinkFolder:
+    """Make folders for more nodes of a federation; return its SuperLink's folder.
+
+    Parameters
+    ----------
+    names
+        Names of the nodes. Their partitions come after those of the others.
+    output
+        Folder for one new folder per node.
+    schema, policy, wheel
+        As for :func:`init_federation`.
+
+    Raises
+    ------
+    ConfigError
+        If a name cannot be used or is taken, or a folder is there.
+    """
+    nodes = (*superlink.nodes, *names)
+    _check_names(nodes)
+    extras = _Extras.read(schema, policy, wheel)
+    _refuse_present([output / name for name in names])
+    larger = replace(superlink, nodes=nodes)
+    for name in names:
+        _write_node(larger, name, output / name, extras)
+    larger.save()
+    return larger
+
+
+def remove_nodes(superlink: SuperLinkFolder, names: Sequence[str]) -> SuperLinkFolder:
+    """Take nodes and their keys out of a SuperLink's folder; return it.
+
+    Raises
+    ------
+    ConfigError
+        If it has no such node, or would have none left.
+    """
+    _need_nodes(superlink, names)
+    rest = tuple(name for name in superlink.nodes if name not in names)
+    if not rest:
+        raise ConfigError(f"{superlink.path}: one node must be left")
+    smaller = replace(superlink, nodes=rest)
+    smaller.save()
+    for name in names:
+        superlink.public_key(name).unlink(missing_ok=True)
+    return smaller
+
+
+def replace_keys(superlink: SuperLinkFolder, names: Sequence[str], output: Path) -> None:
+    """Make new keys for nodes: ``key`` and ``key.pub`` in a folder per node.
+
+    Parameters
+    ----------
+    output
+        Folder for one new folder per node, whose two files replace the node's own.
+
+    Raises
+    ------
+    ConfigError
+        If the SuperLink's folder has no such node, or a folder is there.
+    """
+    _need_nodes(superlink, names)
+    _refuse_present([output / name for name in names])
+    for name in names:
+        _replace(superlink.public_key(name), _write_keys(output / name, name))
+
+
+@dataclass(frozen=True)
+class _Extras:
+    """What a node's folder holds beside keys and addresses."""
+
+    schema: TableSchema | None
+    policy: str
+    installation: Mapping[str, bytes]
+
+    @classmethod
+    def read(cls, schema: Path | None, policy: str, wheel: Path | None) -> "_Extras":
+        table = None if schema is None else TableSchema.load(schema)
+        return cls(table, policy, {} if wheel is None else _installation(wheel))
+
+
+def _write_node(superlink: SuperLinkFolder, name: str, node: Path, extras: _Extras) -> None:
+    """Write a node's folder, and its public key into the SuperLink's."""
+    public_key = _write_keys(node, name)
+    _write(node / AUTHORITY, read_named(superlink.path / AUTHORITY))
+    _write(node / SECRET, secrets.token_hex(32).encode())
+    nodes = superlink.nodes
+    config: dict[str, Value] = {
+        "partition-id": nodes.index(name),
+        "num-partitions": len(nodes),
+    }
+    if extras.schema is not None:
+        _write(node / SCHEMA, f"{extras.schema.to_json()}\n".encode())
+        config["schema"] = SCHEMA
+    if extras.policy:
+        _write(node / POLICY, extras.policy.encode())
+    for file_name, content in extras.installation.items():
+        _write(node / INSTALL / file_name, content)
+    address = f"{_bracketed(superlink.hosts[0])}:{superlink.fleet_port}"
+    text = {"name": name, "superlink": address, _NODE_TABLE: config}
+    _write(node / NODE_FILE, tomli_w.dumps(text).encode())
+    _replace(superlink.public_key(name), public_key)
+
+
+def _write_keys(node: Path, name: str) -> bytes:
+    """Write new keys into a node's folder; return the public one."""
+    key = make_node_key(name)
+    _write(node / NODE_KEY, key.private)
+    _write(node / NODE_PUBLIC_KEY, key.public)
+    return key.public
+
+
+def _need_nodes(superlink: SuperLinkFolder, names: Sequence[str]) -> None:
+    for name in names:
+        if name not in superlink.nodes:
+            raise ConfigError(
+                f"{superlink.path / SUPERLINK_FILE} has no node {name!r}; its nodes: "
+                f"{', '.join(superlink.nodes)}"
+            )
+
+
+def _refuse_present(folders: Sequence[Path]) -> None:
+    for path in folders:
+        if path.exists():
+            raise ConfigError(f"folder {path} is there: name another place by --output")
 
 
 def _check(folder: Path, hosts: Sequence[str], nodes: Sequence[str], days: int) -> None:
@@ -276,6 +404,12 @@ def _check(folder: Path, hosts: Sequence[str], nodes: Sequence[str], days: int) 
                 f"host {host!r}: expected a name such as fed.example.org, or an address, "
                 "without scheme and port"
             )
+    _check_names(nodes)
+    if days < 1:
+        raise ConfigError(f"days = {days}: expected at least 1")
+
+
+def _check_names(nodes: Sequence[str]) -> None:
     for name in nodes:
         if not is_file_name(name, 63):
             raise ConfigError(
@@ -285,8 +419,6 @@ def _check(folder: Path, hosts: Sequence[str], nodes: Sequence[str], days: int) 
             )
     if len({name.lower() for name in nodes}) < len(nodes):
         raise ConfigError(f"nodes {', '.join(nodes)}: each name must be there once")
-    if days < 1:
-        raise ConfigError(f"days = {days}: expected at least 1")
 
 
 def _installation(wheel: Path) -> dict[str, bytes]:
@@ -327,6 +459,13 @@ def _write(path: Path, content: bytes) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     with open(os.open(path, flags, 0o600), "wb") as file:
         file.write(content)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write a file in one step, as :func:`_write`, also where there is one."""
+    _make_folder(path.parent)
+    atomic_write(path, content)
+    path.chmod(0o600)
 
 
 def _make_folder(path: Path) -> None:

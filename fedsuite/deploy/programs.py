@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,13 @@ from fedsuite.core.errors import RunError, one_line
 from fedsuite.core.files import atomic_write
 from fedsuite.core.own_process import with_fedsuite
 from fedsuite.core.reading import parsed, read_bytes
+from fedsuite.core.text import read_text
 from fedsuite.deploy import relay
 from fedsuite.deploy.clocks import clock_trouble
 from fedsuite.deploy.endings import is_full
 from fedsuite.deploy.folders import (
     AUTHORITY,
     NODE_KEY,
-    NODES,
     POLICY,
     PROXY,
     RUNS,
@@ -209,24 +210,84 @@ def ask(folder: SuperLinkFolder, *words: str) -> str:
     return answer.stdout
 
 
-def register_nodes(folder: SuperLinkFolder) -> list[str]:
-    """Register keys that the SuperLink does not know yet; return the nodes' names.
+@dataclass(frozen=True)
+class Registered:
+    """Names of nodes that joined and left by :func:`register_nodes`."""
 
-    Flower's list has no names, so a file keeps each node's number. A node whose number the
-    SuperLink does not know, as after the loss of the database, is registered again.
+    added: list[str]
+    removed: list[str]
+
+    def __str__(self) -> str:
+        words = {"registered now": self.added, "taken out": self.removed}
+        return "; ".join(f"{word}: {', '.join(n)}" for word, n in words.items() if n)
+
+
+def register_nodes(folder: SuperLinkFolder) -> Registered:
+    """Let the SuperLink know the folder's keys, and no others that it had from here.
+
+    Flower's list has no names, so a file keeps each node's number and key. A node whose
+    number the SuperLink does not know, as after the loss of the database, is registered
+    again. One that the folder does not have any more is taken out, one with another key
+    too, before it is registered by that.
     """
     listed = ask(folder, "supernode", "list", CONNECTION, "--format", "json")
-    known = {str(node.get("node-id")) for node in _answer(listed, "nodes", [])}
-    registered = {n: i for n, i in node_numbers(folder).items() if i in known}
-    fresh = [name for name in folder.nodes if name not in registered]
-    for name in fresh:
-        key = str(folder.path / NODES / f"{name}.pub")
-        words = ("supernode", "register", key, CONNECTION, "--name", name)
-        answer = ask(folder, *words, "--format", "json")
+    states = {
+        str(node.get("node-id")): node.get("status")
+        for node in _answer(listed, "nodes", [])
+    }
+    keys = {name: _public_key(folder, name) for name in folder.nodes}
+    numbers = {n: entry for n, entry in _entries(folder).items() if entry[0] in states}
+    removed = [name for name, (_, key) in numbers.items() if keys.get(name) != key]
+    for name in removed:
+        number, _ = numbers[name]
+        if states[number] != "unregistered":
+            ask(folder, "supernode", "unregister", number, CONNECTION)
+        del numbers[name]
+        _save(folder, numbers)
+    added = [name for name in folder.nodes if name not in numbers]
+    for name in added:
+        key_file = str(folder.public_key(name))
+        words = ("supernode", "register", key_file, CONNECTION, "--name", name)
+        try:
+            answer = ask(folder, *words, "--format", "json")
+        except RunError as error:
+            raise RunError(
+                f"{name}: {error}. Where the SuperLink has had this key before, `fedsuite "
+                f"deploy nodes {folder.path} --new-keys {name}` gives another"
+            ) from None
         # Flower prints a line of text before the JSON.
-        registered[name] = str(_answer(answer[max(answer.find("{"), 0) :], "node-id"))
-        atomic_write(folder.path / REGISTERED, json.dumps(registered, indent=1).encode())
-    return fresh
+        number = str(_answer(answer[max(answer.find("{"), 0) :], "node-id"))
+        numbers[name] = number, keys[name]
+        _save(folder, numbers)
+    return Registered(added, [name for name in removed if name not in keys])
+
+
+def node_numbers(folder: SuperLinkFolder) -> dict[str, str]:
+    """Return Flower's number of each registered node, by name."""
+    return {name: number for name, (number, _) in _entries(folder).items()}
+
+
+def _public_key(folder: SuperLinkFolder, name: str) -> str:
+    path = folder.public_key(name)
+    try:
+        return read_text(path).strip()
+    except (OSError, ValueError) as error:
+        raise RunError(f"cannot read {path}: {one_line(error)}") from error
+
+
+def _save(folder: SuperLinkFolder, entries: Mapping[str, tuple[str, str]]) -> None:
+    text = {name: {"node-id": n, "key": key} for name, (n, key) in entries.items()}
+    atomic_write(folder.path / REGISTERED, json.dumps(text, indent=1).encode())
+
+
+def _entries(folder: SuperLinkFolder) -> dict[str, tuple[str, str]]:
+    """Return number and key of each registered node; nothing of a file that is broken."""
+    try:
+        entries = parsed(read_bytes(folder.path / REGISTERED))
+        pairs = {name: (entry["node-id"], entry["key"]) for name, entry in entries.items()}
+    except (OSError, ValueError, AttributeError, LookupError, TypeError):
+        return {}
+    return {n: pair for n, pair in pairs.items() if all(isinstance(x, str) for x in pair)}
 
 
 def _answer(text: str, name: str, default: Any = None) -> Any:
@@ -236,15 +297,6 @@ def _answer(text: str, name: str, default: Any = None) -> Any:
         return answer[name] if default is None else answer.get(name, default)
     except (ValueError, LookupError, TypeError, AttributeError):
         raise RunError(f"flwr answered {one_line(text, 200)!r}, without {name}") from None
-
-
-def node_numbers(folder: SuperLinkFolder) -> dict[str, str]:
-    """Return Flower's number of each registered node, by name."""
-    try:
-        numbers = parsed(read_bytes(folder.path / REGISTERED))
-        return {name: number for name, number in numbers.items() if isinstance(number, str)}
-    except (OSError, ValueError, AttributeError):
-        return {}
 
 
 def run_superlink(
@@ -279,11 +331,11 @@ def run_superlink(
     with _supervised(folder.path, environment) as programs:
         link = programs.start("SuperLink", superlink_command(folder, bind, opens=opens))
         link.wait_until(lambda: is_healthy(folder))
-        fresh = register_nodes(folder)
+        changes = str(register_nodes(folder))
         programs.start("SuperExec", superlink_helper_command(folder))
         write(
             f"SuperLink on {host}:{folder.port}, {len(folder.nodes)} nodes may join"
-            + (f", registered now: {', '.join(fresh)}" if fresh else "")
+            + (f", {changes}" if changes else "")
         )
         if not opens and (folder.path / PROXY).exists():
             write(

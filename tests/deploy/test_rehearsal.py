@@ -13,7 +13,14 @@ import pytest
 import fedsuite
 from fedsuite.core.keys import Value
 from fedsuite.deploy.commands import portable
-from fedsuite.deploy.folders import NodeFolder, SuperLinkFolder, init_federation
+from fedsuite.deploy.folders import (
+    NodeFolder,
+    SuperLinkFolder,
+    add_nodes,
+    init_federation,
+    remove_nodes,
+    replace_keys,
+)
 from fedsuite.deploy.programs import (
     is_healthy,
     register_nodes,
@@ -142,6 +149,24 @@ def test_a_key_that_was_never_let_in(
     shutil.copytree(folder / "nodes" / "a", stranger)
     shutil.copy(tmp_path / "other" / "nodes" / "a" / "key", stranger / "key")
     assert not joined(try_to_join(world, stranger))
+
+
+def test_a_node_that_joins_later_gets_a_new_key_and_leaves(
+    federation: tuple[World, Path], tmp_path: Path
+) -> None:
+    world, folder = federation
+    superlink = SuperLinkFolder.load(folder / "superlink")
+    node = folder / "nodes" / "later"
+    larger = add_nodes(superlink, ["later"], node.parent)
+    register_nodes(larger)
+    assert joined(try_to_join(world, node))
+    replace_keys(larger, ["later"], tmp_path)
+    register_nodes(larger)
+    assert not joined(try_to_join(world, node))
+    shutil.copytree(tmp_path / "later", node, dirs_exist_ok=True)
+    assert joined(try_to_join(world, node))
+    register_nodes(remove_nodes(larger, ["later"]))
+    assert not joined(try_to_join(world, node))
 
 
 def test_no_key(federation: tuple[World, Path]) -> None:

@@ -1,6 +1,7 @@
 """How a federation stands, from what Flower tells and from the folders of runs."""
 
 import json
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -9,9 +10,10 @@ import pytest
 from rich.table import Table
 from typer.testing import CliRunner
 
+from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.deploy import programs, status
 from fedsuite.deploy.commands import app
-from fedsuite.deploy.folders import SuperLinkFolder, init_federation
+from fedsuite.deploy.folders import NodeFolder, SuperLinkFolder, init_federation
 from fedsuite.results.layout import read_manifest
 from fedsuite.results.writer import RunFolder
 from tests.results.made_runs import make_run
@@ -24,43 +26,147 @@ def folder(tmp_path: Path) -> SuperLinkFolder:
 
 
 def answers(monkeypatch: pytest.MonkeyPatch, nodes: list[dict[str, str]]) -> list[str]:
-    """Let Flower know these nodes; return the names that are registered meanwhile."""
-    registered: list[str] = []
+    """Let Flower know these nodes; return what is registered and unregistered meanwhile."""
+    asked: list[str] = []
 
     def ask(folder: SuperLinkFolder, *words: str) -> str:
         if words[:2] == ("supernode", "list"):
             return json.dumps({"success": True, "nodes": nodes})
         if words[:2] == ("supernode", "register"):
-            registered.append(words[words.index("--name") + 1])
-            assert Path(words[2]).read_text().endswith(f" {registered[-1]}\n")
-            return f'done\n{{"success": true, "node-id": {100 + len(registered)}}}\n'
+            asked.append(words[words.index("--name") + 1])
+            assert Path(words[2]).read_text().endswith(f" {asked[-1]}\n")
+            number = f"{100 + len(asked)}"
+            nodes.append({"node-id": number, "status": "registered"})
+            return f'done\n{{"success": true, "node-id": {number}}}\n'
+        if words[:2] == ("supernode", "unregister"):
+            asked.append(f"not {words[2]}")
+            (node,) = (node for node in nodes if node["node-id"] == words[2])
+            node["status"] = "unregistered"
+            return ""
         return json.dumps({"runs": [{"run-id": "7", "status": "running"}]})
 
     monkeypatch.setattr(programs, "ask", ask)
     monkeypatch.setattr(status, "ask", ask)
-    return registered
+    return asked
 
 
 def test_keys_are_let_in_once(
     folder: SuperLinkFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nodes: list[dict[str, str]] = []
-    registered = answers(monkeypatch, nodes)
-    assert programs.register_nodes(folder) == ["a", "b", "c"]
-    nodes += [
-        {"node-id": "101", "status": "online"},
-        {"node-id": "102", "status": "offline"},
-    ]
-    # The SuperLink's database does not have node c any more.
-    assert programs.register_nodes(folder) == ["c"]
-    assert registered == ["a", "b", "c", "c"]
-    nodes.append({"node-id": "104", "status": "registered"})
-    assert programs.register_nodes(folder) == []
+    asked = answers(monkeypatch, nodes)
+    assert programs.register_nodes(folder).added == ["a", "b", "c"]
+    nodes[0]["status"], nodes[1]["status"] = "online", "offline"
+    del nodes[2]  # as after the loss of the SuperLink's database
+    assert programs.register_nodes(folder).added == ["c"]
+    assert asked == ["a", "b", "c", "c"]
+    assert str(programs.register_nodes(folder)) == ""
     assert status.list_nodes(folder) == [
         ("a", "online"),
         ("b", "offline"),
         ("c", "registered"),
     ]
+
+
+def command(folder: SuperLinkFolder, *words: str) -> str:
+    result = CliRunner().invoke(app, ["nodes", str(folder.path), *words])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_a_node_that_is_taken_out_stays_out(
+    folder: SuperLinkFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes: list[dict[str, str]] = []
+    asked = answers(monkeypatch, nodes)
+    programs.register_nodes(folder)
+    assert "taken out: b" in command(folder, "--remove", "b")
+    assert asked[3:] == ["not 102"]
+    smaller = SuperLinkFolder.load(folder.path)
+    assert smaller.nodes == ("a", "c") and not folder.public_key("b").exists()
+    # A new database knows the others alone.
+    nodes.clear()
+    assert programs.register_nodes(smaller).added == ["a", "c"]
+
+
+def test_a_node_joins_later_with_a_folder_like_those_of_the_others(
+    folder: SuperLinkFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = answers(monkeypatch, [])
+    programs.register_nodes(folder)
+    assert "registered now: d" in command(folder, "--add", "d")
+    assert asked[3:] == ["d"]
+    a, d = (folder.path.parent / "nodes" / name for name in "ad")
+    names = [{path.name for path in node.iterdir()} for node in (a, d)]
+    assert names[1] == names[0] | {"policy.toml"}
+    assert (d / "ca.crt").read_bytes() == (a / "ca.crt").read_bytes()
+    assert NodeFolder.load(d).superlink == NodeFolder.load(a).superlink
+    assert NodeFolder.load(d).config["partition-id"] == 3
+    larger = SuperLinkFolder.load(folder.path)
+    assert larger.nodes == ("a", "b", "c", "d")
+    assert larger.public_key("d").read_bytes() == (d / "key.pub").read_bytes()
+    assert stat.S_IMODE((d / "key").stat().st_mode) == 0o600
+
+
+def test_a_new_key_takes_the_place_of_the_old_one(
+    folder: SuperLinkFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes: list[dict[str, str]] = []
+    asked = answers(monkeypatch, nodes)
+    programs.register_nodes(folder)
+    old = folder.public_key("b").read_bytes()
+    output = command(folder, "--new-keys", "b", "--output", str(tmp_path / "new"))
+    assert "registered now: b" in output and "taken out" not in output
+    assert asked[3:] == ["not 102", "b"]
+    new = tmp_path / "new" / "b"
+    assert sorted(path.name for path in new.iterdir()) == ["key", "key.pub"]
+    assert folder.public_key("b").read_bytes() == (new / "key.pub").read_bytes() != old
+    assert dict(status.list_nodes(folder))["b"] == "registered"
+
+
+def test_what_the_superlink_was_not_told_it_hears_at_its_next_start(
+    folder: SuperLinkFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes: list[dict[str, str]] = []
+    asked = answers(monkeypatch, nodes)
+    programs.register_nodes(folder)
+    ask = programs.ask
+
+    def silent(folder: SuperLinkFolder, *words: str) -> str:
+        raise RunError("flwr supernode list failed: Connection refused")
+
+    monkeypatch.setattr(programs, "ask", silent)
+    assert "was not told" in command(folder, "--remove", "b")
+    assert "was not told" in command(
+        folder, "--add", "b", "--output", str(folder.path.parent / "new")
+    )
+    monkeypatch.setattr(programs, "ask", ask)
+    changed = programs.register_nodes(SuperLinkFolder.load(folder.path))
+    assert changed.added == ["b"] and asked[3:] == ["not 102", "b"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--add", "A"), "each name must be there once"),
+        (("--add", "../d"), "expected letters"),
+        (("--remove", "e"), "has no node 'e'; its nodes: a, b, c"),
+        (("--remove", "a,b,c"), "one node must be left"),
+        (("--new-keys", "a"), "name another place by --output"),
+    ],
+)
+def test_a_change_of_nodes_that_cannot_be_changes_nothing(
+    folder: SuperLinkFolder,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    message: str,
+) -> None:
+    asked = answers(monkeypatch, [])
+    before = {p: p.read_bytes() for p in folder.path.parent.rglob("*") if p.is_file()}
+    result = CliRunner().invoke(app, ["nodes", str(folder.path), *words])
+    assert isinstance(result.exception, ConfigError) and message in str(result.exception)
+    after = {p: p.read_bytes() for p in folder.path.parent.rglob("*") if p.is_file()}
+    assert before == after and asked == []
 
 
 def test_nodes_that_were_never_let_in(
