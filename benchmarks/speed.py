@@ -203,6 +203,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="default: results/CASE.json")
     arguments = parser.parse_args()
     if arguments.case.endswith(".json"):
+        if not Path(arguments.case).is_file():
+            parser.error(f"there is no {arguments.case}")
         report(json.loads(Path(arguments.case).read_text()))
         return
     results = compare(arguments)
