@@ -210,6 +210,11 @@ class Task:
         """Whether each row has one class, and a model one logit per class."""
         return self.labels == "class"
 
+    @property
+    def has_own_width(self) -> bool:
+        """Whether a model's outputs are as many as the loss says, not as the labels."""
+        return self.labels == "time and event"
+
 
 BALANCED = "balanced"
 """Value of the key ``class-weights``."""
@@ -222,6 +227,9 @@ BY_LABEL = "by-label"
 
 ONE_CLASS = "one-class"
 """Metric of a model that takes all rows for one class, not all rightly: that class."""
+
+LOG_HAZARD_RATIO = "log hazard ratio"
+"""What the one output of a Cox model is."""
 
 _OF_CLASSES = (
     "accuracy",

@@ -6,7 +6,7 @@ from typing import Literal
 from fedsuite.core.errors import Refused
 from fedsuite.core.keys import AUTO, Unless, With
 from fedsuite.core.settings import Settings, key
-from fedsuite.core.tasks import TASKS, interval_times
+from fedsuite.core.tasks import LOG_HAZARD_RATIO, TASKS, interval_times
 from fedsuite.core.text import is_file_name
 from fedsuite.data.catalog import DATASETS, PARTITIONERS
 from fedsuite.data.specs import DatasetSpec
@@ -157,8 +157,11 @@ class DataSettings(Settings):
     def spec(self) -> DatasetSpec:
         """The data set, with its task and its intervals of time, if there are any."""
         spec = replace(DATASETS[self.dataset], task=self.task_name)
-        ends = self.interval_ends
-        return replace(spec, num_classes=len(interval_times(ends))) if ends else spec
+        if not spec.labels.has_own_width:
+            return spec
+        ends = interval_times(self.interval_ends) if self.interval_ends else ()
+        names = tuple(f"survival to {end:g}" for end in ends) or (LOG_HAZARD_RATIO,)
+        return replace(spec, num_classes=len(names), class_names=names)
 
     @property
     def site_names(self) -> tuple[str, ...]:

@@ -96,7 +96,7 @@ def _described(spec: DatasetSpec, features: npt.NDArray[Any], width: int) -> Dat
     return replace(
         spec,
         input_shape=shape,
-        num_classes=width,
+        num_classes=spec.num_classes if spec.labels.has_own_width else width,
         mean=(0.0,) * channels,
         std=(1.0,) * channels,
         words=words,

@@ -135,13 +135,18 @@ class OwnTable(Source):
         if schema is None:
             shape = (self.table_columns,)
             return replace(spec, input_shape=shape, num_classes=self.table_classes)
+        width, names = schema.num_classes, schema.classes
+        if spec.labels.has_own_width:
+            width, names = spec.num_classes, spec.class_names
+        elif not width:
+            width, names = len(schema.targets), schema.targets
         return replace(
             spec,
             input_shape=(len(schema.inputs),),
-            num_classes=schema.num_classes or len(schema.targets),
+            num_classes=width,
             label_column=schema.target,
             schema=schema,
-            class_names=schema.classes,
+            class_names=names,
             words=bool(schema.tokens),
         )
 

@@ -117,7 +117,8 @@ class DatasetSpec:
     columns
         Names of a table's inputs in their order; empty where nobody says them.
     class_names
-        Name of each class, in the order of the labels; empty where they are numbers alone.
+        Name of each class or output, in the order of the labels; empty where they are
+        numbers alone.
     words
         Whether inputs are numbers of words, int64, which an embedding takes.
     """

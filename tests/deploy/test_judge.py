@@ -5,15 +5,16 @@ import math
 import random
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
+from fedsuite.core.tasks import TASKS
 from fedsuite.deploy.certificates import make_node_key
 from fedsuite.deploy.relay.judge import (
     FAILED,
@@ -23,6 +24,7 @@ from fedsuite.deploy.relay.judge import (
     judged,
 )
 from fedsuite.deploy.relay.policy import Change, Leave, Policy
+from fedsuite.engines.local import LocalGrid
 from fedsuite.messages.compression import UP, Codec, packed
 from fedsuite.messages.secrets_shared import (
     PUBLIC_KEY_BYTES,
@@ -33,7 +35,9 @@ from fedsuite.messages.secrets_shared import (
 )
 from fedsuite.messages.secure_sums import HEAD_SIZE, KEYS, SHARES, Terms, words_to_sign
 from fedsuite.workarounds.packed import pack
+from tests.helpers import play
 
+DISCRETE = {"loss": "discrete-time", "interval-ends": "0.5, 1.0, 2.0"}
 WEIGHT = np.arange(6, dtype=np.float32).reshape(2, 3)
 BIAS = np.zeros(3, dtype=np.float32)
 
@@ -94,6 +98,42 @@ def test_an_honest_reply_leaves_with_the_same_numbers() -> None:
     assert result.num_bytes == 36
     assert result.norm == pytest.approx(3.0)
     assert result.norm_left == result.norm
+
+
+@pytest.mark.parametrize(
+    ("task", "dataset", "more"),
+    [
+        ("binary", "tests.tiny_tasks:two_classes", {"client-validation-fraction": 0.2}),
+        ("multi-label", "tests.tiny_tasks:labels", {}),
+        ("regression", "tests.tiny_tasks:numbers", {"loss": "quantile"}),
+        ("survival", "tests.tiny_tasks:times", DISCRETE),
+    ],
+)
+def test_the_scores_of_each_task_leave_by_default(
+    task: str, dataset: str, more: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = TASKS[task].scores
+    left: set[str] = set()
+    answers = LocalGrid.send_and_receive
+
+    def send_and_receive(
+        grid: LocalGrid, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterator[Message]:
+        asked = {message.metadata.dst_node_id: message for message in messages}
+        for reply in answers(grid, asked.values(), timeout=timeout):
+            message = asked[reply.metadata.src_node_id]
+            kind = message.metadata.message_type
+            result = decide(reply.content, asked=message.content, message_type=kind)
+            for record in result.content.metric_records.values():
+                left.update(record)
+            yield reply
+
+    monkeypatch.setattr(LocalGrid, "send_and_receive", send_and_receive)
+    values = {"task": task, "dataset": dataset, "scores": ", ".join(scores), **more}
+    snake = {name.replace("-", "_"): value for name, value in values.items()}
+    play(model="mlp", num_rounds=1, partitioner="iid", **snake)
+    assert left >= set(scores)
+    assert ("validation-auroc" in left) == (task == "binary")
 
 
 def test_order_is_the_questions_whatever_the_app_says() -> None:

@@ -624,7 +624,9 @@ TARGETS: Mapping[str, Target] = {
         lambda folder: Policy.load(folder / "policy.toml"),
     ),
     "certificates": Target(_part("superlink", "authority"), _renew),
-    "registered": Target(_json(REGISTERED, {"a": {"node-id": "1", "key": "k a"}}), _numbers),
+    "registered": Target(
+        _json(REGISTERED, {"a": {"node-id": "1", "key": "k a"}}), _numbers
+    ),
     "site-ledger": Target(_ledger, _read_ledger),
     "own-ledger": Target(_ledger, _open_ledger),
     "chained-ledger": Target(_ledger, _chained),

@@ -9,9 +9,11 @@ import pytest
 from fedsuite.callbacks.early_stop import higher_is_better
 from fedsuite.clients import load_client
 from fedsuite.core.errors import ConfigError
+from fedsuite.core.keys import Value
 from fedsuite.core.metrics import fairness_report
 from fedsuite.core.registry import METHODS
 from fedsuite.core.tasks import OF_CLASSES, SCORES, TASKS, Score
+from fedsuite.data.schema import TableSchema
 from fedsuite.engines.api import run as run_experiment
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.rules import chosen_metric
@@ -30,8 +32,14 @@ from fedsuite.rounds.report import Row
 from fedsuite.strategies import load_strategy
 from fedsuite.sweeps.trials import objective_of
 from tests.helpers import play
+from tests.tiny_tasks import times
 
-DATA = {"regression": "numbers", "multi-label": "labels", "binary": "two_classes"}
+DATA = {
+    "regression": "numbers",
+    "multi-label": "labels",
+    "binary": "two_classes",
+    "survival": "times",
+}
 SMALL = {"num-clients": 4, "num-rounds": 1, "model": "linear", "report": False}
 
 
@@ -180,6 +188,47 @@ def test_regression_has_what_accuracy_has(tmp_path: Path) -> None:
     (difference,) = paired.paired_differences(comparison)
     assert difference.metrics["mean"].mean < 0  # type: ignore[union-attr]
     assert paired.legend(comparison).startswith("Below 0 is better")
+
+
+@pytest.mark.parametrize("ends", ["", "0.5, 1.0, 2.0"])
+@pytest.mark.parametrize("source", ["function", "columns", "sites"])
+def test_survival_on_rows_of_ones_own(source: str, ends: str, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    rows = times(None, 0.5)
+    lines = [
+        f"{x[0]},{x[1]},{time},{event:.0f},{k % 3}"
+        for part in (rows.train, rows.test)
+        for k, (x, (time, event)) in enumerate(zip(part.features, part.labels, strict=True))
+    ]
+    values: dict[str, Value] = {
+        "task": "survival",
+        "loss": "discrete-time" if ends else "cox",
+        "interval-ends": ends,
+        "scores": "concordance, integrated-brier",
+        "model": "mlp",
+        "num-rounds": 1,
+        "report": False,
+    }
+    table = ["age,dose,days,died,ward", *lines]
+    if source == "function":
+        values |= {"dataset": "tests.tiny_tasks:times", "num-clients": 3}
+    elif source == "columns":
+        folder.mkdir()
+        (folder / "rows.csv").write_text("\n".join(table))
+        values |= {"dataset": "own-table", "data-dir": str(folder), "columns": "age, dose"}
+        values |= {"target": "days, died", "client-column": "ward", "num-clients": 3}
+        values |= {"partitioner": "natural-id"}
+    else:
+        schema = TableSchema(("age", "dose"), "days, died", num_classes=0)
+        for site in ("a", "b"):
+            (folder / site).mkdir(parents=True)
+            (folder / site / "rows.csv").write_text("\n".join(table))
+        values |= {"dataset": "own-table", "schema": schema.to_json(), "sites": "a, b"}
+        values |= {"site-dirs": str(folder)}
+    folder = Path(run_experiment({**values, "output-dir": str(tmp_path / "runs")}).path)
+    last = load_run(folder).rounds[-1]
+    assert last["replies_rejected"] == 0
+    assert 0 <= last["concordance_mean"] <= 1 and 0 <= last["integrated_brier_mean"] <= 1
 
 
 def test_the_page_names_all_losses_and_scores() -> None:

@@ -16,14 +16,20 @@ from fedsuite.core.errors import ConfigError, nearest
 from fedsuite.core.keys import Value, toml_text
 from fedsuite.core.reading import read_named
 from fedsuite.core.settings import Settings, key
+from fedsuite.core.tasks import SCORES
 from fedsuite.core.text import LARGEST_TOML, toml
 
 _DTYPES = "float16, float32, float64, int8, int16, int32, int64, uint8, bool"
-_METRICS = (
-    "num-examples, num-steps, loss, accuracy, one-class, stored-state, train_loss, "
-    "eval_loss, eval_acc, validation-loss, validation-accuracy, validation-one-class, "
-    "validation-examples, loss-before, loss-after, personal-loss, local-loss, "
-    "distilled-loss, transfer-loss, selected, learning-rate"
+_METRICS = ", ".join(
+    (
+        *("num-examples", "num-steps", "loss", "one-class", "stored-state"),
+        *("train_loss", "eval_loss", "eval_acc", "validation-loss"),
+        *("validation-one-class", "validation-examples", "loss-before", "loss-after"),
+        *("personal-loss", "local-loss", "distilled-loss", "transfer-loss"),
+        *("selected", "learning-rate"),
+        *SCORES,
+        *(f"validation-{name}" for name in SCORES),
+    )
 )
 _HELLO = (
     "hello.source, hello.plug-ins, hello.public, hello.columns, hello.partition-id, "

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedsuite.core.errors import RunError
+from fedsuite.core.tasks import LOG_HAZARD_RATIO
 
 Columns = dict[str, npt.NDArray[Any]]
 """What is predicted: name to one value a row."""
@@ -43,12 +44,12 @@ def number_predictions(outputs: Tensor, _: Sequence[str]) -> Columns:
     return {PREDICTION: outputs.double().flatten().numpy()}
 
 
-def survival_predictions(outputs: Tensor, _: Sequence[str]) -> Columns:
-    """Return each row's log hazard ratio, or its survival after each interval of time."""
-    if outputs.shape[1:] == (1,):
-        return {"log hazard ratio": outputs.double().flatten().numpy()}
+def survival_predictions(outputs: Tensor, names: Sequence[str]) -> Columns:
+    """Return each row's log hazard ratio, or its survival to the end of each interval."""
+    if tuple(names) == (LOG_HAZARD_RATIO,):
+        return {LOG_HAZARD_RATIO: outputs.double().flatten().numpy()}
     survival = torch.exp(-torch.nn.functional.softplus(outputs.double()).cumsum(1)).numpy()
-    return {f"survival of interval {k}": p for k, p in enumerate(survival.T, 1)}
+    return dict(zip(names, survival.T, strict=True))
 
 
 READINGS: Mapping[str, Callable[[Tensor, Sequence[str]], Columns]] = {
@@ -58,4 +59,4 @@ READINGS: Mapping[str, Callable[[Tensor, Sequence[str]], Columns]] = {
     "regression": number_predictions,
     "survival": survival_predictions,
 }
-"""What a task makes of outputs ``[rows, ...]`` and the names of the classes."""
+"""What a task makes of outputs ``[rows, ...]`` and their names, as of the classes."""

@@ -28,6 +28,7 @@ from fedsuite.results.model_facts import ModelFacts
 from fedsuite.results.tables import csv_table
 from tests.docs.pages import DOCS, blocks
 from tests.small_runs import SMALL
+from tests.tiny_tasks import times
 
 NAMES = ("weight", "age", "height", "pulse")
 """In the order of the file, which is not that of the alphabet."""
@@ -259,6 +260,26 @@ def test_every_task_has_its_predictions(task):
     assert all(len(values) in (3, 6) for values in columns.values())
     if "probability b" in columns:
         assert columns["probability b"][0] == pytest.approx(1 / (1 + np.exp(-2.0)))
+
+
+@pytest.mark.parametrize(
+    ("ends", "names"),
+    [
+        ("", ["log hazard ratio"]),
+        ("0.5", ["survival to 0.5"]),
+        ("0.5, 2", ["survival to 0.5", "survival to 2"]),
+    ],
+)
+def test_predictions_of_survival_are_named(ends, names, tmp_path):
+    values = {"task": "survival", "dataset": "tests.tiny_tasks:times", "num-clients": 2}
+    values |= {"loss": "discrete-time" if ends else "cox", "interval-ends": ends}
+    values |= {"model": "mlp", "num-rounds": 1, "report": False, "run-name": "run"}
+    run = fedsuite.run({**values, "output-dir": str(tmp_path)})
+    predictions = fedsuite.load_run(run.path).predict(times(None, 0.5).test.features)
+    assert list(predictions) == names
+    if ends:
+        survival = np.array([predictions[name] for name in names])
+        assert (survival > 0).all() and (np.diff(survival, axis=0) < 0).all()
 
 
 def test_the_page_works(hospitals, tmp_path, monkeypatch):
