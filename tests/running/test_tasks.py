@@ -190,6 +190,17 @@ def test_regression_has_what_accuracy_has(tmp_path: Path) -> None:
     assert paired.legend(comparison).startswith("Below 0 is better")
 
 
+@pytest.mark.parametrize("task", DATA)
+def test_features_are_decorrelated_in_each_task(task: str) -> None:
+    # Refused for sequences of classes alone, by tests/training/test_extra_losses.py.
+    values = values_of(task, model="mlp")
+    snake = {name.replace("-", "_"): value for name, value in values.items()}
+    traces = [play(decorrelation_weight=weight, **snake) for weight in (0.0, 1.0)]  # type: ignore[arg-type]
+    weights = [np.concatenate([a.ravel() for a in t.arrays[-1].values()]) for t in traces]
+    assert not np.array_equal(*weights)
+    assert all(trace.reports[-1].metrics["replies_rejected"] == 0 for trace in traces)
+
+
 @pytest.mark.parametrize("ends", ["", "0.5, 1.0, 2.0"])
 @pytest.mark.parametrize("source", ["function", "columns", "sites"])
 def test_survival_on_rows_of_ones_own(source: str, ends: str, tmp_path: Path) -> None:
