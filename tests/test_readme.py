@@ -54,7 +54,8 @@ def test_readme_has_commands() -> None:
 
 def test_readme_is_read_in_one_go() -> None:
     lines = README.splitlines()
-    assert len(lines) <= 130
+    # The rows of the generated table are as many as the board has problems.
+    assert sum(not line.startswith("|") for line in lines) <= 120
     assert not [line for line in lines if len(line) > 100 and not line.startswith("|")]
 
 

@@ -159,8 +159,11 @@ class DataSettings(Settings):
         spec = replace(DATASETS[self.dataset], task=self.task_name)
         if not spec.labels.has_own_width:
             return spec
-        ends = interval_times(self.interval_ends) if self.interval_ends else ()
-        names = tuple(f"survival to {end:g}" for end in ends) or (LOG_HAZARD_RATIO,)
+        names: tuple[str, ...] = (LOG_HAZARD_RATIO,)
+        if self.interval_ends:
+            interval_times(self.interval_ends)  # refuses what are no rising times
+            ends = self.interval_ends.split(",")
+            names = tuple(f"survival to {end.strip()}" for end in ends)
         return replace(spec, num_classes=len(names), class_names=names)
 
     @property

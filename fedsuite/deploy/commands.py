@@ -133,30 +133,36 @@ def nodes(
     from fedsuite.deploy.programs import register_nodes
     from fedsuite.deploy.relay.policy import default_text
 
+    if sum(map(bool, (add, remove, new_keys))) > 1:
+        raise ConfigError("--add, --remove, --new-keys: give one of them at a time")
     loaded = folders.SuperLinkFolder.load(folder)
     place = output or loaded.path.parent / folders.NODES
-    if out := _names(remove):
-        loaded = folders.remove_nodes(loaded, out)
-    if renewed := _names(new_keys):
+    if left := _names(remove):
+        loaded = folders.remove_nodes(loaded, left)
+    elif renewed := _names(new_keys):
         folders.replace_keys(loaded, renewed, place)
         for name in renewed:
             print_line(f"{place / name}: the files that replace {name}'s key and key.pub")
-    if added := _names(add):
+    elif added := _names(add):
         loaded = folders.add_nodes(
             loaded, added, place, schema=schema, policy=default_text(), wheel=wheel
         )
         for name in added:
             print_line(f"{place / name}: for {name} alone")
     try:
-        changes = str(register_nodes(loaded))
+        changes = register_nodes(loaded)
     except RunError as error:
-        if not (out or renewed or added):
+        if not (add or remove or new_keys):
             raise
-        command = f"fedsuite deploy nodes {folder}"
-        changes = (
-            f"the SuperLink was not told ({error}): `{command}` tells it, or its start"
+        again = f"`fedsuite deploy nodes {folder}`"
+        print_line(f"the SuperLink was not told ({error}): {again} tells it, or its start")
+        return
+    print_line(str(changes) or "nothing to tell the SuperLink")
+    if unknown := set(left) - set(changes.removed):
+        print_line(
+            f"{', '.join(sorted(unknown))}: not registered from this folder; if `flwr "
+            "supernode list` shows a node of it, `flwr supernode unregister` takes it out"
         )
-    print_line(changes or "the SuperLink knows all keys already")
 
 
 @app.command()

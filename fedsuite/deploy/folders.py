@@ -379,6 +379,8 @@ def _write_keys(node: Path, name: str) -> bytes:
 
 
 def _need_nodes(superlink: SuperLinkFolder, names: Sequence[str]) -> None:
+    if len(set(names)) < len(names):
+        raise ConfigError(f"nodes {', '.join(names)}: each name must be there once")
     for name in names:
         if name not in superlink.nodes:
             raise ConfigError(

@@ -73,8 +73,7 @@ def loss_on(options: TrainingOptions, rows: Tensor) -> LossFunction:
     ConfigError for sequences where a term is on.
     """
     loss, strength = options.loss_on(rows), options.logit_calibration
-    # Several labels of a row, or its time and event, are floats: its features are one row.
-    if (strength or options.decorrelation_weight) and not rows.is_floating_point():
+    if strength or options.decorrelation_weight:
         refuse_sequences(rows, "keys logit-calibration and decorrelation-weight need")
     if not strength:
         return loss

@@ -85,7 +85,8 @@ def refuse_sequences(labels: Tensor, needs: str) -> None:
     ConfigError
         With ``needs``, which says what does, and that it does.
     """
-    if labels.ndim > 1:
+    # Several labels of a row, or its time and event, are floats.
+    if labels.ndim > 1 and not labels.is_floating_point():
         raise ConfigError(
             f"{needs} one class per row, which this data set of sequences does not "
             "have: choose another method or data set"

@@ -124,6 +124,19 @@ def test_a_new_key_takes_the_place_of_the_old_one(
     assert dict(status.list_nodes(folder))["b"] == "registered"
 
 
+def test_a_node_that_was_registered_otherwise_is_not_said_to_be_out(
+    folder: SuperLinkFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = answers(monkeypatch, [])
+    programs.register_nodes(folder)
+    (folder.path / programs.REGISTERED).unlink()
+    nodes = [{"node-id": f"{n}", "status": "online"} for n in (101, 102, 103)]
+    asked = answers(monkeypatch, nodes)
+    output = command(folder, "--remove", "b")
+    assert "not 102" not in asked
+    assert "b: not registered from this folder" in output and "taken out" not in output
+
+
 def test_what_the_superlink_was_not_told_it_hears_at_its_next_start(
     folder: SuperLinkFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,6 +166,8 @@ def test_what_the_superlink_was_not_told_it_hears_at_its_next_start(
         (("--remove", "e"), "has no node 'e'; its nodes: a, b, c"),
         (("--remove", "a,b,c"), "one node must be left"),
         (("--new-keys", "a"), "name another place by --output"),
+        (("--new-keys", "a,a", "--output", "new"), "each name must be there once"),
+        (("--remove", "b", "--add", "A"), "give one of them at a time"),
     ],
 )
 def test_a_change_of_nodes_that_cannot_be_changes_nothing(

@@ -268,6 +268,7 @@ def test_every_task_has_its_predictions(task):
         ("", ["log hazard ratio"]),
         ("0.5", ["survival to 0.5"]),
         ("0.5, 2", ["survival to 0.5", "survival to 2"]),
+        ("1000001, 1000002", ["survival to 1000001", "survival to 1000002"]),
     ],
 )
 def test_predictions_of_survival_are_named(ends, names, tmp_path):
@@ -280,6 +281,19 @@ def test_predictions_of_survival_are_named(ends, names, tmp_path):
     if ends:
         survival = np.array([predictions[name] for name in names])
         assert (survival > 0).all() and (np.diff(survival, axis=0) < 0).all()
+
+
+def test_predictions_of_labels_have_the_names_of_their_columns(tmp_path):
+    rows = [(x, x > 3, x % 2) for x in range(8)]
+    table = [("dose", "died", "moved"), *((x, int(a), b) for x, a, b in rows)]
+    (tmp_path / "rows.csv").write_text(csv_table(table))
+    values = {"task": "multi-label", "dataset": "own-table", "data-dir": str(tmp_path)}
+    values |= {"columns": "dose", "target": "died, moved", "num-clients": 2}
+    values |= {"model": "mlp", "num-rounds": 1, "report": False, "run-name": "run"}
+    run = fedsuite.run({**values, "output-dir": str(tmp_path / "runs")})
+    predictions = fedsuite.load_run(run.path).predict({"dose": [1.0, 2.0]})
+    wanted = ["prediction died", "prediction moved"]
+    assert list(predictions) == [*wanted, "probability died", "probability moved"]
 
 
 def test_the_page_works(hospitals, tmp_path, monkeypatch):
