@@ -26,6 +26,7 @@ from fedsuite.engines.trained.inputs import model_inputs
 from fedsuite.engines.trained.outputs import READINGS
 from fedsuite.results.model_facts import ModelFacts
 from fedsuite.results.tables import csv_table
+from fedsuite.training.survival import discrete_survival
 from tests.docs.pages import DOCS, blocks
 from tests.small_runs import SMALL
 from tests.tiny_tasks import times
@@ -281,6 +282,16 @@ def test_predictions_of_survival_are_named(ends, names, tmp_path):
     if ends:
         survival = np.array([predictions[name] for name in names])
         assert (survival > 0).all() and (np.diff(survival, axis=0) < 0).all()
+
+
+def test_predicted_survival_by_hand_and_as_it_is_scored():
+    # Odds of an event of 1 in the first interval and 3 in the second: 1/2, then 1/4 of it.
+    log_odds = torch.tensor([[0.0, np.log(3.0)]])
+    predicted = READINGS["survival"](log_odds, ("a", "b"))
+    values = [float(column[0]) for column in predicted.values()]
+    assert values == pytest.approx([0.5, 0.125])
+    scored = discrete_survival(log_odds.double().numpy(), np.array([1.0, 2.0])).values
+    assert values == pytest.approx(list(scored[0]))
 
 
 def test_predictions_of_labels_have_the_names_of_their_columns(tmp_path):
