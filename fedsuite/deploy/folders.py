@@ -31,7 +31,7 @@ from typing import Any
 import tomli_w
 
 from fedsuite.core.errors import ConfigError, one_line
-from fedsuite.core.files import atomic_write
+from fedsuite.core.files import atomic_write, write_error
 from fedsuite.core.keys import Value
 from fedsuite.core.reading import read_named
 from fedsuite.core.text import escape_taken, is_file_name, read_text, read_toml
@@ -459,8 +459,11 @@ def _write(path: Path, content: bytes) -> None:
     """Write a file in a folder, both readable by the owner alone."""
     _make_folder(path.parent)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-    with open(os.open(path, flags, 0o600), "wb") as file:
-        file.write(content)
+    try:
+        with open(os.open(path, flags, 0o600), "wb") as file:
+            file.write(content)
+    except OSError as error:
+        raise write_error(path, error) from error
 
 
 def _replace(path: Path, content: bytes) -> None:
@@ -474,7 +477,10 @@ def _make_folder(path: Path) -> None:
     # Path.mkdir sets the mode of the last folder only, not of its parents.
     if not path.exists():
         _make_folder(path.parent)
-        path.mkdir(mode=0o700)
+        try:
+            path.mkdir(mode=0o700)
+        except OSError as error:
+            raise write_error(path, error) from error
 
 
 def _read(path: Path, names: Sequence[str]) -> dict[str, Any]:

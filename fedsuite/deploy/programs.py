@@ -210,6 +210,32 @@ def ask(folder: SuperLinkFolder, *words: str) -> str:
     return answer.stdout
 
 
+def told(text: str, name: str) -> Any:
+    """Return an entry of what a ``flwr`` command prints as JSON.
+
+    Raises
+    ------
+    RunError
+        With the last line of Flower's error, or where there is no such entry.
+    """
+    try:
+        # Flower prints a line of text before some.
+        answer = parsed(text[max(text.find("{"), 0) :])
+        if words := answer.get("error-message"):
+            raise RunError(unframed(words.split("\n"))[-1])
+        return answer[name]
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise RunError(f"flwr answered {one_line(text, 200)!r}, without {name}") from None
+
+
+def entries_told(text: str, name: str) -> list[Mapping[str, Any]]:
+    """Return the objects of a list, as by :func:`told`."""
+    entries = told(text, name)
+    if not isinstance(entries, list):
+        raise RunError(f"flwr answered {one_line(entries, 200)!r} for {name}: no list")
+    return [entry for entry in entries if isinstance(entry, dict)]
+
+
 @dataclass(frozen=True)
 class Registered:
     """Names of nodes that joined and left by :func:`register_nodes`."""
@@ -233,7 +259,7 @@ def register_nodes(folder: SuperLinkFolder) -> Registered:
     listed = ask(folder, "supernode", "list", CONNECTION, "--format", "json")
     states = {
         str(node.get("node-id")): node.get("status")
-        for node in _answer(listed, "nodes", [])
+        for node in entries_told(listed, "nodes")
     }
     keys = {name: _public_key(folder, name) for name in folder.nodes}
     numbers = {n: entry for n, entry in _entries(folder).items() if entry[0] in states}
@@ -241,7 +267,8 @@ def register_nodes(folder: SuperLinkFolder) -> Registered:
     for name in removed:
         number, _ = numbers[name]
         if states[number] != "unregistered":
-            ask(folder, "supernode", "unregister", number, CONNECTION)
+            words = ("supernode", "unregister", number, CONNECTION, "--format", "json")
+            told(ask(folder, *words), "success")
         del numbers[name]
         _save(folder, numbers)
     added = [name for name in folder.nodes if name not in numbers]
@@ -249,14 +276,12 @@ def register_nodes(folder: SuperLinkFolder) -> Registered:
         key_file = str(folder.public_key(name))
         words = ("supernode", "register", key_file, CONNECTION, "--name", name)
         try:
-            answer = ask(folder, *words, "--format", "json")
+            number = str(told(ask(folder, *words, "--format", "json"), "node-id"))
         except RunError as error:
             raise RunError(
                 f"{name}: {error}. Where the SuperLink has had this key before, `fedsuite "
                 f"deploy nodes {folder.path} --new-keys {name}` gives another"
             ) from None
-        # Flower prints a line of text before the JSON.
-        number = str(_answer(answer[max(answer.find("{"), 0) :], "node-id"))
         numbers[name] = number, keys[name]
         _save(folder, numbers)
     return Registered(added, [name for name in removed if name not in keys])
@@ -288,15 +313,6 @@ def _entries(folder: SuperLinkFolder) -> dict[str, tuple[str, str]]:
     except (OSError, ValueError, AttributeError, LookupError, TypeError):
         return {}
     return {n: pair for n, pair in pairs.items() if all(isinstance(x, str) for x in pair)}
-
-
-def _answer(text: str, name: str, default: Any = None) -> Any:
-    """Return an entry of what Flower prints as JSON; RunError where there is none."""
-    try:
-        answer = parsed(text)
-        return answer[name] if default is None else answer.get(name, default)
-    except (ValueError, LookupError, TypeError, AttributeError):
-        raise RunError(f"flwr answered {one_line(text, 200)!r}, without {name}") from None
 
 
 def run_superlink(

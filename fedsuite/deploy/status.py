@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedsuite.core.errors import FedsuiteError, RunError, one_line
-from fedsuite.core.reading import parsed
+from fedsuite.core.errors import FedsuiteError, one_line
 from fedsuite.deploy.folders import SuperLinkFolder
-from fedsuite.deploy.programs import ask, node_numbers
+from fedsuite.deploy.programs import ask, entries_told, node_numbers
 from fedsuite.engines.flower import CONNECTION
 from fedsuite.results.reader import load_run
 from fedsuite.results.score import main_score
@@ -49,7 +48,7 @@ def list_nodes(folder: SuperLinkFolder) -> list[tuple[str, str]]:
     numbers = node_numbers(folder)
     statuses = {
         str(node.get("node-id")): str(node.get("status", ""))
-        for node in _entries(answer, "nodes")
+        for node in entries_told(answer, "nodes")
     }
     return [
         (name, statuses.get(numbers.get(name, ""), "not registered"))
@@ -59,7 +58,7 @@ def list_nodes(folder: SuperLinkFolder) -> list[tuple[str, str]]:
 
 def list_runs(folder: SuperLinkFolder) -> list[Mapping[str, Any]]:
     """Return Flower's records of the runs."""
-    return _entries(ask(folder, "ls", CONNECTION, "--format", "json"), "runs")
+    return entries_told(ask(folder, "ls", CONNECTION, "--format", "json"), "runs")
 
 
 def read_runs(folder: Path) -> list[RunStatus]:
@@ -134,13 +133,3 @@ def _cells(run: RunStatus) -> tuple[str, ...]:
     done = f"{run.rounds} of {run.planned}"
     causes = ", ".join(f"{count} {cause}" for cause, count in run.rejected.most_common())
     return run.name, run.status, done, run.score, causes or "none", run.last_reason
-
-
-def _entries(text: str, kind: str) -> list[Mapping[str, Any]]:
-    try:
-        answer: Mapping[str, Any] = parsed(text)
-        if words := answer.get("error-message"):
-            raise RunError([line for line in words.splitlines() if line.strip()][-1])
-        return [entry for entry in answer[kind] if isinstance(entry, dict)]
-    except (ValueError, LookupError, TypeError, AttributeError):
-        return []

@@ -42,7 +42,7 @@ def answers(monkeypatch: pytest.MonkeyPatch, nodes: list[dict[str, str]]) -> lis
             asked.append(f"not {words[2]}")
             (node,) = (node for node in nodes if node["node-id"] == words[2])
             node["status"] = "unregistered"
-            return ""
+            return '{"success": true}'
         return json.dumps({"runs": [{"run-id": "7", "status": "running"}]})
 
     monkeypatch.setattr(programs, "ask", ask)
@@ -135,6 +135,36 @@ def test_a_node_that_was_registered_otherwise_is_not_said_to_be_out(
     output = command(folder, "--remove", "b")
     assert "not 102" not in asked
     assert "b: not registered from this folder" in output and "taken out" not in output
+
+
+def test_an_error_of_flower_is_not_an_empty_list(
+    folder: SuperLinkFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers(monkeypatch, [])
+    programs.register_nodes(folder)
+    known = programs.node_numbers(folder)
+    error = {"success": False, "error-message": "Using SuperLink\n\nConnection refused\n"}
+    monkeypatch.setattr(programs, "ask", lambda *words: json.dumps(error))
+    with pytest.raises(RunError, match=r"^Connection refused$"):
+        programs.register_nodes(folder)
+    assert programs.node_numbers(folder) == known
+    output = command(folder, "--remove", "b")
+    assert "was not told (Connection refused)" in output
+
+
+def test_a_place_that_cannot_be_written_is_one_line(
+    folder: SuperLinkFolder, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    place = str(tmp_path / "file" / "in")
+    for words in (
+        ["nodes", str(folder.path), "--add", "d", "--output", place],
+        ["init", "--superlink", "localhost", "--nodes", "a", "--output", place],
+    ):
+        result = CliRunner().invoke(app, words)
+        assert isinstance(result.exception, RunError)
+        assert str(result.exception).startswith("cannot write ")
+    assert SuperLinkFolder.load(folder.path).nodes == ("a", "b", "c")
 
 
 def test_what_the_superlink_was_not_told_it_hears_at_its_next_start(

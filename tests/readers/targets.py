@@ -44,11 +44,10 @@ from fedsuite.deploy.folders import (
     init_federation,
 )
 from fedsuite.deploy.preloaded.superexec import hear
-from fedsuite.deploy.programs import REGISTERED, node_numbers
+from fedsuite.deploy.programs import REGISTERED, entries_told, node_numbers
 from fedsuite.deploy.relay.audit import audit
 from fedsuite.deploy.relay.ledger import REPLY, STARTED, Ledger, read_chain
 from fedsuite.deploy.relay.policy import Policy, default_text
-from fedsuite.deploy.status import _entries
 from fedsuite.deploy.validity import renew, valid_until
 from fedsuite.devices.shipped import WORLDS
 from fedsuite.devices.world import World, content_of
@@ -633,7 +632,7 @@ TARGETS: Mapping[str, Target] = {
     "node-key": Target(_key, _sign),
     "flwr-list": Target(
         _json("runs.json", RUNS),
-        lambda folder: _entries(_text(folder / "runs.json"), "runs"),
+        lambda folder: entries_told(_text(folder / "runs.json"), "runs"),
     ),
     "flwr-outcome": Target(
         _json("runs.json", RUNS), lambda folder: parse_outcome(_text(folder / "runs.json"))
