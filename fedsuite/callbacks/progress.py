@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 from typing_extensions import override
 
-from fedsuite.core.metrics import of_clients
+from fedsuite.core.metrics import of_clients, tail_words
 from fedsuite.core.progress import ROUNDS, Work, round_words
 from fedsuite.core.tasks import ACCURACY, PER_CENT, Score
 from fedsuite.rounds.events import Callback, RoundReport, RunState
@@ -20,7 +20,7 @@ SECONDS_BETWEEN = 2.0
 
 
 class Progress(Callback):
-    """Prints round, loss, mean score, worst 10 % and the number of rejected replies.
+    """Prints round, loss, mean score, the worst clients' score, and how many were rejected.
 
     Parameters
     ----------
@@ -86,7 +86,11 @@ def score_words(report: RoundReport, score: Score = ACCURACY) -> str:
     if f"{name}_mean" not in metrics:
         return f"mean {title} of {short}" if short else ""
     mean = f"mean {title} {_number(score, metrics[f'{name}_mean'])}"
-    worst = f"worst 10 % {_number(score, metrics[f'{name}_worst10'])}"
+    num_scored = num_asked and int(metrics[f"{name}_clients"])
+    if not num_asked and report.evaluate is not None:
+        num_scored = len(report.evaluate.rows)
+    number = _number(score, metrics[f"{name}_worst10"])
+    worst = f"{tail_words('worst', 10, num_scored)} {number}"
     return f"{mean} of {short}  {worst}" if short else f"{mean}  {worst}"
 
 

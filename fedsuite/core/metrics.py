@@ -162,6 +162,22 @@ def same_tails(num_clients: int) -> bool:
     return num_clients > 0 and _tail(5, num_clients) == _tail(10, num_clients)
 
 
+def tail_words(end: str, percent: int, num_clients: int) -> str:
+    """Return what a mean over the worst or best clients is: ``worst 10 %``, or one client.
+
+    Parameters
+    ----------
+    end
+        ``worst`` or ``best``.
+    percent
+        How many of the clients it is over, rounded up.
+    num_clients
+        How many clients have a score; 0 where that is not known.
+    """
+    is_one = _tail(percent, num_clients) == 1
+    return f"{end} client" if is_one else f"{end} {percent} %"
+
+
 def fairness_report(accuracies: ArrayLike, score: Score = ACCURACY) -> FairnessReport:
     """Return the fairness metrics of one accuracy, or other score, per client.
 

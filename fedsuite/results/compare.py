@@ -8,7 +8,7 @@ from typing import Self
 
 from fedsuite.core.errors import RunError
 from fedsuite.core.files import atomic_write
-from fedsuite.core.metrics import fairness_report, same_tails
+from fedsuite.core.metrics import fairness_report, same_tails, tail_words
 from fedsuite.core.tasks import ACCURACY, Score
 from fedsuite.results.groups import SEED, Group, group_runs
 from fedsuite.results.likeness import (
@@ -83,8 +83,6 @@ class Row:
         Fingerprint of the partition per seed; empty where unknown.
     scores
         The evaluations that the metrics are of, per seed.
-    num_clients
-        Fewest clients of the runs; 0 where unknown.
     test_share
         Test rows per training row where each seed draws a split of its own, else 0.
     incomplete
@@ -100,7 +98,6 @@ class Row:
     by_seed: dict[object, dict[str, float]]
     partitions: dict[object, str]
     scores: dict[object, tuple[Scores, ...]] = field(default_factory=dict)
-    num_clients: int = 0
     test_share: float = 0.0
     incomplete: bool = False
     digits: int = 2
@@ -114,6 +111,11 @@ class Row:
             )
             for name in COLUMNS
         }
+
+    @property
+    def num_scored(self) -> int:
+        """Most clients that a number is over; 0 without a score."""
+        return max((len(one.of) for of in self.scores.values() for one in of), default=0)
 
     @property
     def short(self) -> str:
@@ -166,8 +168,16 @@ class Comparison:
 
         Where they are the worst 10 % too, the worst 5 % are left out.
         """
-        alike = all(same_tails(row.num_clients) for row in self.rows)
-        names = {**COLUMNS, "mean": self.score.title}
+        counts = [row.num_scored for row in self.rows if row.num_scored]
+        alike = all(map(same_tails, counts))
+        most = max(counts, default=0)
+        names = {
+            **COLUMNS,
+            "mean": self.score.title,
+            "worst_5": tail_words("worst", 5, most),
+            "worst_10": tail_words("worst", 10, most),
+            "best_5": tail_words("best", 5, most),
+        }
         return {
             n: heading for n, heading in names.items() if not (alike and n == "worst_5")
         }
@@ -180,8 +190,9 @@ class Comparison:
             if self.evaluations == 1
             else f"means of the last {self.evaluations} evaluations"
         )
-        few = any(0 < row.num_clients <= 10 for row in self.rows)
-        one = "Of ten clients or fewer the worst 10 % are one client. " * few
+        few = any(0 < row.num_scored <= 10 for row in self.rows)
+        some = few and any(row.num_scored > 10 for row in self.rows)
+        one = "Of ten clients or fewer the worst 10 % are one client. " * some
         name = self.score.title
         heading = self.score.label[:1].upper() + self.score.label[1:]
         better = "" if self.score.higher else ", less is better"
@@ -371,7 +382,6 @@ def _row(group: Group, evaluations: int, score: str) -> Row:
         by_seed={seed: _final_metrics(s, evaluations) for seed, s in scores.items()},
         partitions={run.experiment.get(SEED): partition_of(run) for run in group.runs},
         scores={seed: tuple(s[-evaluations:]) for seed, s in scores.items()},
-        num_clients=min(run.manifest.get("num_clients") or 0 for run in group.runs),
         test_share=fmean(_test_share(run) for run in group.runs),
     )
 

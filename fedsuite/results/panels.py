@@ -49,7 +49,10 @@ def score_panels(score: Score) -> tuple[Panel, ...]:
 
     return (
         panel(f"{column}_mean", f"Mean {score.title} over clients"),
-        panel(f"{column}_worst10", f"{score.heading} of the worst 10 % of clients"),
+        panel(
+            f"{column}_worst10",
+            f"{score.heading} of the worst tenth, at least one client",
+        ),
         panel(
             f"validation_{column}_mean",
             "Mean over clients, validation rows; dotted: test rows",

@@ -18,6 +18,7 @@ from fedsuite.core.metrics import (
     is_accuracy,
     is_fraction,
     of_clients,
+    tail_words,
 )
 from fedsuite.core.reading import is_number
 from fedsuite.core.tasks import ACCURACY, Score, score_of_column
@@ -122,9 +123,11 @@ class Run:
         """Return what the run is and how it ended, in words."""
         values, last = self.experiment, self.rounds[-1] if self.rounds else {}
         score = main_score(values)
+        num_scored = last.get(f"{score.column}_clients", values.get("num-clients"))
+        worst = tail_words("worst", 10, int(num_scored or 0))
         numbers = [
             (words, last.get(f"{score.column}_{ending}"))
-            for words, ending in (("mean", "mean"), ("worst 10 %", "worst10"))
+            for words, ending in (("mean", "mean"), (worst, "worst10"))
         ]
         scores = [
             f"{words} {score.shown(number)}"

@@ -18,6 +18,7 @@ from fedsuite.core.metrics import (
     fairness_report,
     of_clients,
     same_tails,
+    tail_words,
 )
 from fedsuite.core.reading import bounded, read_arrays
 from fedsuite.core.tasks import ACCURACY, SCORES, Score
@@ -30,10 +31,10 @@ from fedsuite.results.writer import RunFolder
 
 _ROWS = (
     ("mean {}", "mean", "{}"),
-    ("worst 5 %", "worst_5", "{}"),
-    ("worst 10 %", "worst_10", "{}"),
-    ("best 5 %", "best_5", "{}"),
-    ("best 10 %", "best_10", "{}"),
+    ("worst", "worst_5", "{}"),
+    ("worst", "worst_10", "{}"),
+    ("best", "best_5", "{}"),
+    ("best", "best_10", "{}"),
     ("variance", "variance", "{}²"),
     ("standard deviation", "std", "{}"),
     ("coefficient of variation", "coefficient_of_variation", ""),
@@ -293,7 +294,8 @@ def _exploded(run: Run) -> dict[str, Any] | None:
 
 def render_scores(scores: Mapping[str, Mapping[str, Any]]) -> str:
     """Return further scores as a table for a terminal or a log file."""
-    lines = [["score", "mean", "worst 10 %", "deviation", "clients"]]
+    most = max((score["num_clients"] for score in scores.values()), default=0)
+    lines = [["score", "mean", tail_words("worst", 10, most), "deviation", "clients"]]
     for score in scores.values():
         unit = f" {score['unit']}".rstrip()
         better = "" if score["higher_is_better"] else " (less is better)"
@@ -336,6 +338,9 @@ def render_report(scores: Scores) -> str:
         digits = 2 if unit else 4
         if "{}" in unit:
             digits, unit = of_score, unit.format(score.unit) if score.unit else ""
+        if label in ("worst", "best"):
+            percent = int(name.removeprefix(f"{label}_"))
+            label = tail_words(label, percent, report.num_clients)
         lines.append([label.format(score.title), f"{values[name]:.{digits}f}", unit])
     return _text(f"{score.heading} over {over}{better}", lines, left=(0, 2))
 

@@ -36,6 +36,7 @@ from typing import Any
 
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import Value
+from fedsuite.core.metrics import tail_words
 from fedsuite.core.text import read_toml
 from fedsuite.experiment.shipped import find_experiment
 from fedsuite.sweeps.points import OWN_KEYS
@@ -103,9 +104,7 @@ class Problem:
     @property
     def worst(self) -> str:
         """Name of the mean of the worst tenth, which is one client of ten or fewer."""
-        return (
-            "worst client" if int(self.base.get("num-clients", 10)) <= 10 else "worst 10 %"
-        )
+        return tail_words("worst", 10, int(self.base.get("num-clients", 10)))
 
 
 @dataclass(frozen=True)

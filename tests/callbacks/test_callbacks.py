@@ -109,15 +109,15 @@ def test_line_of_a_round() -> None:
     report = a_report(3, 120)
     assert round_line(report, score_words(report)) == (
         "round   3 of 120  training loss 1.7500  mean accuracy 62.50%  "
-        "worst 10 % 50.00%  1 replies rejected (1 not-finite)  0.25 s"
+        "worst client 50.00%  1 replies rejected (1 not-finite)  0.25 s"
     )
 
 
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("mae", "mean MAE 0.625  worst 10 % 0.75  "),
-        ("concordance", "mean concordance 62.50%  worst 10 % 50.00%  "),
+        ("mae", "mean MAE 0.625  worst client 0.75  "),
+        ("concordance", "mean concordance 62.50%  worst client 50.00%  "),
     ],
 )
 def test_line_of_a_round_has_the_main_score(name: str, words: str) -> None:

@@ -128,13 +128,13 @@ def test_curves_of_one_run(tmp_path):
     figure = curves_figure(compare([path]))
     assert [(axes.get_title(), axes.get_ylabel()) for axes in figure.axes] == [
         ("Mean accuracy over clients", "accuracy (%)"),
-        ("Accuracy of the worst 10 % of clients", "accuracy (%)"),
+        ("Accuracy of the worst tenth, at least one client", "accuracy (%)"),
         ("Evaluation loss", "loss"),
     ]
     assert {axes.get_xlabel() for axes in figure.axes} == {"round"}
     found = of_paper(path)
     assert found["Mean accuracy over clients"] == [([1, 2], pytest.approx([30, 75]))]
-    worst = "Accuracy of the worst 10 % of clients"
+    worst = "Accuracy of the worst tenth, at least one client"
     assert found[worst] == [([1, 2], pytest.approx([20, 60]))]
     assert not figure.legends
     assert not bands(figure.axes[0])

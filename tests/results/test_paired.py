@@ -138,8 +138,14 @@ def test_runs_that_drew_their_own_test_rows_have_a_corrected_interval(tmp_path, 
         assert difference.corrected is None
 
 
-@pytest.mark.parametrize(("clients", "one"), [(10, True), (11, False)])
-def test_of_few_clients_the_worst_tenth_is_one(tmp_path, clients, one):
-    make_run(tmp_path / "a", accuracies=[[0.5] * clients], num_clients=clients)
-    legend = compare([tmp_path / "a"]).legend
+@pytest.mark.parametrize(("few", "one"), [(10, True), (11, False)])
+def test_the_legend_says_in_which_rows_the_worst_tenth_is_one_client(tmp_path, few, one):
+    for clients in (few, 100):
+        make_run(
+            tmp_path / f"{clients}",
+            experiment={"num-clients": clients},
+            accuracies=[[0.5] * clients],
+            num_clients=clients,
+        )
+    legend = compare([tmp_path / f"{few}", tmp_path / "100"]).legend
     assert ("the worst 10 % are one client" in legend) is one

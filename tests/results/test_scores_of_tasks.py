@@ -31,6 +31,7 @@ def make(
     """Make a run whose clients have the scores of each round; None is no score."""
     values: dict[str, Any] = {"method": "fedavg", "seed": 0, "dataset": "rows:mine"}
     values["task"] = task
+    values["num-clients"] = len(next(iter(rounds[0].values())))
     values |= {name.replace("_", "-"): value for name, value in keys.items()}
     folder = RunFolder.create(
         path, values, {"seed": values["seed"], "data_fingerprint": "f"}
@@ -73,15 +74,15 @@ def test_panels_of_an_error_have_its_unit_and_its_worst_clients(tmp_path: Path) 
     shown = page([load_run(path)])
     assert list(shown.views) == ["mae", "r2"]
     by_title = {(f.score, f.title): f for f in shown.figures}
-    worst = by_title["mae", "MAE of the worst 10 % of clients"]
+    worst = by_title["mae", "MAE of the worst tenth, at least one client"]
     assert (worst.data[0]["y"], worst.y) == ([0.09], "MAE")
     bars = by_title["mae", "Clients, from the worst to the best"]
     assert bars.data[0]["y"] == [0.09, 0.04, 0.02]
-    r2 = by_title["r2", "R2 of the worst 10 % of clients"]
+    r2 = by_title["r2", "R2 of the worst tenth, at least one client"]
     assert (r2.data[0]["y"], r2.y) == ([-300], "R2 (%)")
     tiles = shown.views["mae"].tiles
-    assert tiles["mean MAE"] == "0.05000" and tiles["worst 10 %"] == "0.09000"
-    assert shown.views["r2"].tiles["worst 10 %"] == "-300.00 %"
+    assert tiles["mean MAE"] == "0.05000" and tiles["worst client"] == "0.09000"
+    assert shown.views["r2"].tiles["worst client"] == "-300.00 %"
 
 
 def test_a_reader_can_choose_among_scores_and_one_is_shown_at_first(tmp_path: Path) -> None:
@@ -124,13 +125,13 @@ def test_a_summary_a_status_and_a_run_in_short(tmp_path: Path) -> None:
     tell_summary(path, lines.append)
     assert lines[0].strip() == "MAE over 3 clients, less is better"
     text = " ".join("\n".join(lines).replace("│", " ").split())
-    assert "mean MAE 0.05000" in text and "worst 10 % 0.09000" in text
+    assert "mean MAE 0.05000" in text and "worst client 0.09000" in text
     assert "%²" not in text and "nan" not in text and "Gini" not in text
     run = load_run(path)
     assert run.summary is not None
     assert run.summary["main_score"] == "mae"
     assert "accuracy_in_per_cent" not in run.summary
-    assert "MAE: mean 0.05, worst 10 % 0.09" in repr(run)
+    assert "MAE: mean 0.05, worst client 0.09" in repr(run)
     (status,) = read_runs(tmp_path / "runs")
     assert status.score == "MAE 0.05"
 

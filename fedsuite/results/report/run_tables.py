@@ -155,7 +155,7 @@ def runs_table(runs: Sequence[Run], labels: Sequence[str], comparison: Compariso
             )
         )
     unit = f" ({comparison.score.unit})" if comparison.score.unit else ""
-    numbered = f"mean {comparison.score.label}", f"worst 10 %{unit}"
+    numbered = f"mean {comparison.score.label}", f"{comparison.columns['worst_10']}{unit}"
     head = "experiment", "seed", "status", "rounds", *numbered
     costs = "traffic (MB)", "seconds", "replies not used", "folder"
     return table("Runs", (*head, *costs), lines, comparison.legend)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
-from fedsuite.core.metrics import fairness_report, is_accuracy
+from fedsuite.core.metrics import fairness_report, is_accuracy, tail_words
 from fedsuite.core.tasks import SCORES, Score, score_of_column
 from fedsuite.data.federated import FederatedData
 from fedsuite.messages.records import NEW
@@ -274,11 +274,12 @@ def _tiles(run: Run, score: Score, comparison: Comparison | None) -> dict[str, s
     if comparison:
         evaluations = [one for of in comparison.rows[0].scores.values() for one in of]
     reports = [fairness_report(one.percent, one.score) for one in evaluations if one.of]
+    most = max((report.num_clients for report in reports), default=0)
     numbers = (
         {
             f"mean {score.title}": fmean(report.mean for report in reports),
-            "worst 10 %": fmean(report.worst_10 for report in reports),
-            "best 10 %": fmean(report.best_10 for report in reports),
+            tail_words("worst", 10, most): fmean(report.worst_10 for report in reports),
+            tail_words("best", 10, most): fmean(report.best_10 for report in reports),
         }
         if reports
         else {}
