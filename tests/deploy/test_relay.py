@@ -205,11 +205,13 @@ def test_what_the_ledger_cannot_hold_does_not_leave(
 
 
 def test_a_refusal_says_no_rule_unless_the_policy_does(
-    node: NodeFolder, monkeypatch: pytest.MonkeyPatch
+    node: NodeFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     task, lines = run(node, monkeypatch, answer(patient=1.0))
     assert task.pushed[0].error.reason == "refused by the site's policy"
     assert lines[1]["rule"] == "leave.metrics"
+    here = "relay: nothing has left, by policy.toml: leave.metrics: patient\n"
+    assert capsys.readouterr().out == here
     assert task.kept is None
     told, _ = run(node, monkeypatch, answer(patient=1.0), Policy(leave=Leave(reason=True)))
     assert told.pushed[0].error.reason == "refused by the site's policy: leave.metrics"

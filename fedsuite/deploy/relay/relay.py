@@ -161,6 +161,7 @@ class Relay:
                 rule = f": {denied.rule}" if self.policy.leave.reason else ""
                 reply = self._error(task, _CODE_REFUSED, f"{REFUSED}{rule}")
                 why = one_line(denied.why)
+                print_line(f"relay: nothing has left, by {POLICY}: {denied.rule}: {why}")
                 self.ledger.write(ledgers.REFUSED, **line, rule=denied.rule, why=why)
             identity = task.push(reply)
             self.ledger.write(ledgers.SENT, run=task.run_id, reply=identity)
