@@ -34,6 +34,9 @@ _HTTP_SINCE = (1, 40)
 CONNECTION = "fedsuite"
 """Name by which Flower's commands know the SuperLink."""
 
+REFUSED_APP = "flwr run refused the app"
+"""Begins the error of a run that never began."""
+
 _ATTEMPTS = 3
 _RETURN_PATIENCE_S = 30.0
 _NOISE = re.compile(
@@ -45,11 +48,16 @@ _NOISE = re.compile(
 )
 """Lines that Flower and Ray always print, and that nobody can act on."""
 
+_STOPPED = "finished:stopped"
 _STARTED = re.compile(r"Successfully started run (\d+)")
 
 
 class NoAnswerError(RunError):
     """A SuperLink that answers no command."""
+
+
+class StoppedThereError(RunError):
+    """A run that somebody has stopped by ``flwr stop``."""
 
 
 @dataclass(frozen=True)
@@ -244,7 +252,7 @@ def follow_run(
         time.sleep(1.0)
         outcome = _ask_patiently(world, run_id, while_waiting)
     if outcome is None or not outcome.completed:
-        raise RunError(describe_failure(outcome, last))
+        raise failure(outcome, last)
 
 
 def started_run(line: str) -> str | None:
@@ -321,6 +329,13 @@ def parse_outcome(text: str, run_id: str | None = None) -> Outcome | None:
     return None
 
 
+def failure(outcome: Outcome | None, log: Sequence[str]) -> RunError:
+    """Return the error of a run that did not complete; see :func:`describe_failure`."""
+    if outcome is not None and outcome.status == _STOPPED:
+        return StoppedThereError("the run was stopped by `flwr stop`")
+    return RunError(describe_failure(outcome, log))
+
+
 def describe_failure(outcome: Outcome | None, log: Sequence[str]) -> str:
     """Return in one line why a run did not complete.
 
@@ -331,7 +346,7 @@ def describe_failure(outcome: Outcome | None, log: Sequence[str]) -> str:
     log
         The last lines of the log, in case the outcome gives no reason.
     """
-    how = f"the run ended as {outcome.status}" if outcome else "flwr run refused the app"
+    how = f"the run ended as {outcome.status}" if outcome else REFUSED_APP
     details = " ".join(outcome.details.split()) if outcome else ""
     cause = re.sub(r"^(Simulation|ServerApp) failed with exception: ", "", details)
     if cause in ("", "N/A"):

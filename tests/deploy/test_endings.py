@@ -15,10 +15,11 @@ import pytest
 from typer.testing import CliRunner
 
 from fedsuite.cli import app
-from fedsuite.core.errors import RunError
-from fedsuite.deploy.folders import init_federation
+from fedsuite.core.errors import ConfigError, RunError
+from fedsuite.deploy.endings import failed_there
+from fedsuite.deploy.folders import SuperLinkFolder, init_federation
 from fedsuite.deploy.rehearsal import LocalFederation
-from fedsuite.engines.flower import NoAnswerError
+from fedsuite.engines.flower import REFUSED_APP, NoAnswerError, StoppedThereError
 from fedsuite.engines.processes import World
 from fedsuite.results.layout import read_manifest
 from fedsuite.results.reader import load_run
@@ -208,3 +209,38 @@ def test_a_run_whose_superlink_is_gone_or_full(
     else:
         start = shlex.join(["fedsuite", "deploy", "superlink", str(folder)])
         assert error.startswith(f"the SuperLink stopped answering: `{start}` starts it")
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (
+            StoppedThereError("it was stopped"),
+            "it was stopped: `{} goes on",
+        ),
+        (NoAnswerError("no connection"), "the SuperLink stopped answering"),
+        (RunError("a site is not there"), "a site is not there"),
+        (RunError(f"{REFUSED_APP}: connection is unavailable"), "is unavailable"),
+    ],
+)
+@pytest.mark.parametrize("ended", [False, True])
+def test_what_is_to_do_about_a_run_that_ended_there(
+    error: RunError, told: str, ended: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, _ = federation(tmp_path)
+    folder = SuperLinkFolder.load(path)
+    run = tmp_path / "r"
+    again = f"fedsuite resume {shlex.quote(str(run))}`"
+    if ended:
+
+        def end(_: object) -> str:
+            raise ConfigError("server.pem ended on 2026-11-29: renew it")
+
+        monkeypatch.setattr("fedsuite.deploy.endings.check_superlink", end)
+    text = failed_there(error, folder, run)
+    if ended and isinstance(error, NoAnswerError):
+        assert text.startswith("server.pem ended on 2026-11-29") and again in text
+    elif ended and REFUSED_APP in str(error):
+        assert text.startswith("server.pem ended") and text.endswith("type this again")
+    else:
+        assert told.format(again) in text

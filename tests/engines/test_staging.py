@@ -22,7 +22,9 @@ from fedsuite.engines.deployment import node_config_text
 from fedsuite.engines.flower import (
     NoAnswerError,
     Outcome,
+    StoppedThereError,
     describe_failure,
+    failure,
     parse_outcome,
 )
 from fedsuite.engines.processes import Program, World
@@ -204,6 +206,14 @@ def test_failure_is_described_by_its_cause() -> None:
     failed = Outcome("finished:failed", details)
     expected = "the run ended as finished:failed: key seed = -1: expected >= 0"
     assert describe_failure(failed, ["a line"]) == expected
+
+
+def test_a_run_that_was_stopped_quotes_no_log() -> None:
+    error = failure(Outcome("finished:stopped", ""), ["round 1", "round 2"])
+    assert isinstance(error, StoppedThereError)
+    assert str(error) == "the run was stopped by `flwr stop`"
+    other = failure(None, [])
+    assert str(other) == describe_failure(None, [])
 
 
 def test_failure_without_cause_quotes_the_end_of_the_log() -> None:
