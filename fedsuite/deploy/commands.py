@@ -98,11 +98,12 @@ def renew(
     ] = None,
 ) -> None:
     """Renew the SuperLink's certificate; nodes need nothing new."""
-    from fedsuite.deploy.folders import SERVER, SuperLinkFolder
+    from fedsuite.deploy.folders import PROXY, SERVER, SuperLinkFolder
     from fedsuite.deploy.validity import renew as renew_certificate
 
     end = renew_certificate(SuperLinkFolder.load(folder), days, authority)
-    print(f"{folder / SERVER} holds until {end:%Y-%m-%d}: start the SuperLink again")
+    both = "SuperLink and proxy" if (folder / PROXY).exists() else "the SuperLink"
+    print(f"{folder / SERVER} holds until {end:%Y-%m-%d}: start {both} again")
 
 
 @app.command()

@@ -17,11 +17,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedsuite.core.errors import RunError, one_line
+from fedsuite.core.errors import ConfigError, RunError, one_line
 from fedsuite.core.files import atomic_write
 from fedsuite.core.own_process import with_fedsuite
 from fedsuite.core.reading import parsed, read_bytes
@@ -44,7 +45,7 @@ from fedsuite.deploy.folders import (
 from fedsuite.deploy.preloaded import superexec
 from fedsuite.deploy.relay.shelter import check_shelter
 from fedsuite.deploy.reverse_proxy import check_listening, proxy_command
-from fedsuite.deploy.validity import check_node, check_superlink
+from fedsuite.deploy.validity import check_node, check_superlink, server_trouble
 from fedsuite.engines.deployment import node_config_text
 from fedsuite.engines.flower import CONNECTION, answers, fleet_is_grpc, unframed
 from fedsuite.engines.ports import LOOPBACK, chosen_port
@@ -58,14 +59,23 @@ from fedsuite.engines.processes import (
 from fedsuite.messages.records import NODE_KEY_VARIABLE
 from fedsuite.results.layout import FEDERATION_VARIABLE
 from fedsuite.workarounds import dead_threads
+from fedsuite.workarounds.state_database import fold, refuse_newer
 
 REGISTERED = "registered.json"
+TAKEN_OUT = "taken_out.json"
+"""Numbers of nodes that were taken out, with their names: an older database has them."""
+BEGUN = "registering.json"
+"""The key whose registration was begun, and the numbers that were there before."""
+DATABASE = "state.db"
+
+_UNREGISTERED = "unregistered"
 
 _LOOK_EVERY_S = 0.2
 _END_PATIENCE_S = 20.0
 _RESTART_PAUSES_S = (2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0, 30.0)
 """A SuperLink takes a dead node for alive, and refuses its return, for up to a minute."""
 _FORGIVEN_AFTER_S = 600.0
+_LAST_LINES = "its last lines say why"
 
 
 def superlink_command(
@@ -82,7 +92,7 @@ def superlink_command(
         *("--ssl-ca-certfile", str(path / AUTHORITY)),
         *("--ssl-certfile", str(path / SERVER), "--ssl-keyfile", str(path / SERVER_KEY)),
         "--enable-supernode-auth",
-        *("--database", str(path / "state.db")),
+        *("--database", str(path / DATABASE)),
         *("--isolation", "process"),
         *("--superexec-auth-secret-file", str(path / SECRET)),
     ]
@@ -203,11 +213,23 @@ def ask(folder: SuperLinkFolder, *words: str) -> str:
         errors="replace",
         check=False,
     )
+    failed = answer.returncode or '"error-message"' in answer.stdout
+    if failed and (ended := _ended(folder)):
+        raise RunError(ended)
     if answer.returncode:
         texts = unframed((answer.stderr + answer.stdout).split("\n"))
         last = texts[-1] if texts else "it printed nothing"
         raise RunError(f"flwr {' '.join(words[:2])} failed: {last}")
     return answer.stdout
+
+
+def _ended(folder: SuperLinkFolder) -> str:
+    """Return that a certificate has ended, which Flower calls no connection."""
+    try:
+        check_superlink(folder)
+    except ConfigError as error:
+        return str(error)
+    return ""
 
 
 def told(text: str, name: str) -> Any:
@@ -222,7 +244,7 @@ def told(text: str, name: str) -> Any:
         # Flower prints a line of text before some.
         answer = parsed(text[max(text.find("{"), 0) :])
         if words := answer.get("error-message"):
-            raise RunError(unframed(words.split("\n"))[-1])
+            raise RunError(unframed(words.split("\n"))[-1].rstrip("."))
         return answer[name]
     except (ValueError, LookupError, TypeError, AttributeError):
         raise RunError(f"flwr answered {one_line(text, 200)!r}, without {name}") from None
@@ -254,7 +276,9 @@ def register_nodes(folder: SuperLinkFolder) -> Registered:
     Flower's list has no names, so a file keeps each node's number and key. A node whose
     number the SuperLink does not know, as after the loss of the database, is registered
     again. One that the folder does not have any more is taken out, one with another key
-    too, before it is registered by that.
+    too, before it is registered by that. It is taken out again where an older database
+    came back, which lets it in. A registration that was cut off before its number was noted
+    is known by the only number that was not there before.
     """
     listed = ask(folder, "supernode", "list", CONNECTION, "--format", "json")
     states = {
@@ -263,28 +287,50 @@ def register_nodes(folder: SuperLinkFolder) -> Registered:
     }
     keys = {name: _public_key(folder, name) for name in folder.nodes}
     numbers = {n: entry for n, entry in _entries(folder).items() if entry[0] in states}
+    back = []
+    for number, name in _read_texts(folder.path / TAKEN_OUT).items():
+        if states.get(number, _UNREGISTERED) != _UNREGISTERED:
+            _unregister(folder, number)
+            back.append(name)
     removed = [name for name, (_, key) in numbers.items() if keys.get(name) != key]
     for name in removed:
         number, _ = numbers[name]
-        if states[number] != "unregistered":
-            words = ("supernode", "unregister", number, CONNECTION, "--format", "json")
-            told(ask(folder, *words), "success")
+        taken_out = {**_read_texts(folder.path / TAKEN_OUT), number: name}
+        _write_json(folder.path / TAKEN_OUT, taken_out)
+        if states[number] != _UNREGISTERED:
+            _unregister(folder, number)
         del numbers[name]
         _save(folder, numbers)
     added = [name for name in folder.nodes if name not in numbers]
     for name in added:
         key_file = str(folder.public_key(name))
         words = ("supernode", "register", key_file, CONNECTION, "--name", name)
+        noted = {number for number, _ in numbers.values()}
+        before = _read_texts(folder.path / BEGUN)
+        if before.get("key") != keys[name]:
+            before = {"key": keys[name], "numbers": " ".join({*states, *noted})}
+            _write_json(folder.path / BEGUN, before)
         try:
             number = str(told(ask(folder, *words, "--format", "json"), "node-id"))
         except RunError as error:
-            raise RunError(
-                f"{name}: {error}. Where the SuperLink has had this key before, `fedsuite "
-                f"deploy nodes {folder.path} --new-keys {name}` gives another"
-            ) from None
+            present = {n for n, state in states.items() if state != _UNREGISTERED}
+            new = present - noted - set(before.get("numbers", "").split())
+            if len(new) != 1:
+                raise RunError(
+                    f"{name}: {error}. Where the SuperLink has had this key before, "
+                    f"`fedsuite deploy nodes {folder.path} --new-keys {name}` gives another"
+                ) from None
+            (number,) = new
         numbers[name] = number, keys[name]
         _save(folder, numbers)
-    return Registered(added, [name for name in removed if name not in keys])
+        (folder.path / BEGUN).unlink(missing_ok=True)
+    gone = dict.fromkeys((*back, *removed))
+    return Registered(added, [name for name in gone if name not in keys])
+
+
+def _unregister(folder: SuperLinkFolder, number: str) -> None:
+    words = ("supernode", "unregister", number, CONNECTION, "--format", "json")
+    told(ask(folder, *words), "success")
 
 
 def node_numbers(folder: SuperLinkFolder) -> dict[str, str]:
@@ -302,7 +348,20 @@ def _public_key(folder: SuperLinkFolder, name: str) -> str:
 
 def _save(folder: SuperLinkFolder, entries: Mapping[str, tuple[str, str]]) -> None:
     text = {name: {"node-id": n, "key": key} for name, (n, key) in entries.items()}
-    atomic_write(folder.path / REGISTERED, json.dumps(text, indent=1).encode())
+    _write_json(folder.path / REGISTERED, text)
+
+
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+    atomic_write(path, json.dumps(value, indent=1).encode())
+
+
+def _read_texts(path: Path) -> dict[str, str]:
+    """Return the texts of a file by name; nothing of a file that is broken or not there."""
+    try:
+        entries = parsed(read_bytes(path))
+        return {n: text for n, text in entries.items() if isinstance(text, str)}
+    except (OSError, ValueError, AttributeError):
+        return {}
 
 
 def _entries(folder: SuperLinkFolder) -> dict[str, tuple[str, str]]:
@@ -334,17 +393,25 @@ def run_superlink(
     Raises
     ------
     ConfigError
-        If a certificate has ended, or the Control API would be open without ``opens``.
+        If a certificate has ended, the Control API would be open without ``opens``, or a
+        newer Flower has written the database.
     RunError
         If the SuperLink does not start, or a program ends by itself again and again.
     """
     open_api = check_listening(folder.port, folder.fleet_port, bind, opens)
     for warning in filter(None, (open_api, check_superlink(folder))):
         write(warning)
+    database = folder.path / DATABASE
+    refuse_newer(database)
     write_connection(folder)
     environment = superlink_environment(folder)
     host = control_host(bind, opens=opens)
-    with _supervised(folder.path, environment) as programs:
+
+    def why() -> str:
+        return _ended(folder) or _LAST_LINES
+
+    with ExitStack() as ending, _supervised(folder.path, environment, why) as programs:
+        ending.callback(fold, database)
         link = programs.start("SuperLink", superlink_command(folder, bind, opens=opens))
         link.wait_until(lambda: is_healthy(folder))
         changes = str(register_nodes(folder))
@@ -369,11 +436,15 @@ def run_supernode(
     ``runtime_port`` is the port of the loopback by which the two know each other; None
     chooses a free one.
     """
-    for warning in filter(None, (check_node(folder), clock_trouble(folder))):
-        write(warning)
+
+    def trouble() -> str:
+        return server_trouble(folder) or clock_trouble(folder)
 
     def why() -> str:
-        return clock_trouble(folder) or "its last lines say why, or the SuperLink's"
+        return trouble() or f"{_LAST_LINES}, or the SuperLink's"
+
+    for warning in filter(None, (check_node(folder), trouble())):
+        write(warning)
 
     environment = supernode_environment(folder)
     helper = "SuperExec"
@@ -474,7 +545,7 @@ class _Restarted(Programs):
 def _supervised(
     folder: Path,
     environment: Mapping[str, str],
-    why: Callable[[], str] = lambda: "its last lines say why",
+    why: Callable[[], str] = lambda: _LAST_LINES,
     one: frozenset[str] = frozenset(),
 ) -> Iterator[_Restarted]:
     programs = _Restarted(folder, environment, why, one)

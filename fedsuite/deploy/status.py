@@ -44,15 +44,32 @@ class RunStatus:
 
 def list_nodes(folder: SuperLinkFolder) -> list[tuple[str, str]]:
     """Return name and status of each node."""
+    return _named(folder, _states(folder))
+
+
+def _states(folder: SuperLinkFolder) -> dict[str, str]:
+    """Return Flower's status of each node, by its number."""
     answer = ask(folder, "supernode", "list", CONNECTION, "--format", "json")
-    numbers = node_numbers(folder)
-    statuses = {
+    return {
         str(node.get("node-id")): str(node.get("status", ""))
         for node in entries_told(answer, "nodes")
     }
+
+
+def _named(folder: SuperLinkFolder, states: Mapping[str, str]) -> list[tuple[str, str]]:
+    numbers = node_numbers(folder)
     return [
-        (name, statuses.get(numbers.get(name, ""), "not registered"))
-        for name in folder.nodes
+        (name, states.get(numbers.get(name, ""), "not registered")) for name in folder.nodes
+    ]
+
+
+def _strangers(folder: SuperLinkFolder, states: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return the nodes that may join and were not let in from this folder."""
+    own = set(node_numbers(folder).values())
+    return [
+        (f"{number} (not of this folder)", state)
+        for number, state in states.items()
+        if number not in own and state != "unregistered"
     ]
 
 
@@ -101,8 +118,10 @@ def federation_tables(folder: SuperLinkFolder, runs: Sequence[RunStatus]) -> lis
             for run in list_runs(folder)
         )
     ]
+    states = _states(folder)
+    rows = [*_named(folder, states), *_strangers(folder, states)]
     return [
-        _table("Nodes", ("name", "status"), list_nodes(folder)),
+        _table("Nodes", ("name", "status"), rows),
         _table("Runs that the SuperLink knows", ("run", "status"), known),
     ]
 

@@ -1,6 +1,8 @@
 """Validity of certificates, and renewal of the server's certificate."""
 
 import os
+import socket
+import ssl
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -52,6 +54,28 @@ def check_node(folder: NodeFolder, now: datetime | None = None) -> str:
     return _check(folder.path / AUTHORITY, now, _NEW_FEDERATION)
 
 
+def server_trouble(folder: NodeFolder) -> str:
+    """Return why this node does not trust what answers as its server, and who mends it.
+
+    Empty, too, if nobody answers.
+    """
+    host, _, port = folder.superlink.rpartition(":")
+    name = host.strip("[]")
+    try:
+        trusted = ssl.create_default_context(cafile=str(folder.path / AUTHORITY))
+        with (
+            socket.create_connection((name, int(port)), 5.0) as line,
+            trusted.wrap_socket(line, server_hostname=name),
+        ):
+            return ""
+    except ssl.SSLCertVerificationError as error:
+        remedy = _REMEDIES.get(error.verify_code, _OTHER_AUTHORITY)
+        words = one_line(error.verify_message).rstrip(".")
+        return f"{folder.superlink} is not trusted ({words}): {remedy}"
+    except (OSError, ValueError):
+        return ""
+
+
 def renew(folder: SuperLinkFolder, days: int, keeper: Path | None = None) -> datetime:
     """Renew the SuperLink's certificate for the same key and names; return its new end.
 
@@ -99,6 +123,23 @@ def renew(folder: SuperLinkFolder, days: int, keeper: Path | None = None) -> dat
     os.chmod(folder.path / SERVER, 0o600)
     return valid_until(folder.path / SERVER)
 
+
+_OTHER_NAME = (
+    "`superlink` in node.toml needs a name of the certificate, or the server's operator "
+    "adds this one to `hosts` of superlink.toml and types `fedsuite deploy renew`"
+)
+_REMEDIES = {
+    9: "set this machine's clock, by NTP for example",
+    10: "the server's operator types `fedsuite deploy renew`, and nothing changes here, "
+    "if this machine's clock is right",
+    62: _OTHER_NAME,
+    64: _OTHER_NAME,
+}
+"""By OpenSSL's number of the error: not yet valid, ended, another name, another address."""
+_OTHER_AUTHORITY = (
+    "another server answers there, or ca.crt is of another federation: copy it from the "
+    "folder that was handed over"
+)
 
 _NEW_FEDERATION = (
     "`fedsuite deploy init` makes a new federation, whose folders all machines need"

@@ -311,3 +311,70 @@ def test_results_are_shown_where_no_superlink_answers(
 
 def test_a_folder_without_runs(tmp_path: Path) -> None:
     assert status.read_runs(tmp_path / "nowhere") == []
+
+
+def test_an_older_database_lets_nobody_in_who_was_taken_out(
+    folder: SuperLinkFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes: list[dict[str, str]] = []
+    asked = answers(monkeypatch, nodes)
+    programs.register_nodes(folder)
+    copy = [dict(node) for node in nodes]
+    command(folder, "--remove", "b")
+    command(folder, "--new-keys", "c", "--output", str(folder.path.parent / "new"))
+    smaller = SuperLinkFolder.load(folder.path)
+    nodes[:] = copy
+    done = len(asked)
+    assert str(programs.register_nodes(smaller)) == "registered now: c; taken out: b"
+    assert asked[done:] == ["not 102", "not 103", "c"]
+    assert str(programs.register_nodes(smaller)) == ""
+
+
+def test_a_registration_that_was_cut_off_is_found_again(
+    folder: SuperLinkFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes: list[dict[str, str]] = [{"node-id": "9", "status": "online"}]
+    asked = answers(monkeypatch, nodes)
+    whole = programs.ask
+    keys: set[str] = set()
+    cut = True
+
+    def ask(folder: SuperLinkFolder, *words: str) -> str:
+        if words[:2] != ("supernode", "register"):
+            return whole(folder, *words)
+        key = Path(words[2]).read_text()
+        if key in keys:
+            return '{"error-message": "[code: 23] Public key already in use.."}'
+        keys.add(key)
+        answer = whole(folder, *words)
+        if cut and asked[-1] == "b":
+            raise KeyboardInterrupt
+        return answer
+
+    monkeypatch.setattr(programs, "ask", ask)
+    with pytest.raises(KeyboardInterrupt):
+        programs.register_nodes(folder)
+    assert asked == ["a", "b"]
+    cut = False
+    # Another node by hand meanwhile: which of the two numbers is b's nobody knows.
+    nodes.append({"node-id": "10", "status": "registered"})
+    with pytest.raises(RunError, match=r"^b: \[code: 23\] Public key already in use\. W"):
+        programs.register_nodes(folder)
+    nodes[-1]["status"] = "unregistered"
+    assert programs.register_nodes(folder).added == ["b", "c"]
+    assert programs.node_numbers(folder) == {"a": "101", "b": "102", "c": "103"}
+    assert not (folder.path / programs.BEGUN).exists()
+
+
+def test_a_node_that_may_join_and_is_not_of_this_folder_is_shown(
+    folder: SuperLinkFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = [
+        {"node-id": "9", "status": "online"},
+        {"node-id": "8", "status": "unregistered"},
+    ]
+    answers(monkeypatch, nodes)
+    programs.register_nodes(folder)
+    rows = cells(status.federation_tables(folder, [])[0])
+    assert rows[3:] == [("9 (not of this folder)", "online")]
+    assert [name for name, _ in status.list_nodes(folder)] == ["a", "b", "c"]

@@ -1,19 +1,31 @@
 """Certificates that end: told before, refused after, renewed without new nodes' folders."""
 
+import socket
 import ssl
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from fedsuite.core.errors import ConfigError
+from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.deploy import certificates
-from fedsuite.deploy.certificates import Certified
+from fedsuite.deploy.certificates import Certified, make_server_certificate
 from fedsuite.deploy.commands import app
 from fedsuite.deploy.folders import NodeFolder, SuperLinkFolder, init_federation
-from fedsuite.deploy.programs import run_superlink, run_supernode
-from fedsuite.deploy.validity import check_node, check_superlink, renew, valid_until
+from fedsuite.deploy.programs import ask, run_superlink, run_supernode
+from fedsuite.deploy.validity import (
+    check_node,
+    check_superlink,
+    renew,
+    server_trouble,
+    valid_until,
+)
 
 
 def now() -> datetime:
@@ -169,4 +181,68 @@ def test_the_command(federation: tuple[SuperLinkFolder, NodeFolder]) -> None:
     answer = CliRunner().invoke(app, ["renew", str(superlink.path), "--days", "200"])
     assert answer.exit_code == 0, answer.output
     assert "holds until" in answer.output
+    assert "start SuperLink and proxy again" in answer.output
     assert days_left(superlink.path / "server.pem") == pytest.approx(200, abs=0.1)
+
+
+@pytest.fixture
+def serving(federation: tuple[SuperLinkFolder, NodeFolder]) -> Iterator[int]:
+    """Return the port of a server with the SuperLink's certificate as it is then."""
+    superlink, _ = federation
+
+    def greet() -> None:
+        with suppress(OSError):
+            while True:
+                line, _ = listening.accept()
+                context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+                context.load_cert_chain(
+                    superlink.path / "server.pem", superlink.path / "server.key"
+                )
+                with suppress(OSError), line:
+                    context.wrap_socket(line, server_side=True).close()
+
+    with socket.create_server(("", 0)) as listening:
+        threading.Thread(target=greet, daemon=True).start()
+        yield listening.getsockname()[1]
+        listening.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_node_says_why_it_does_not_trust_its_server(
+    federation: tuple[SuperLinkFolder, NodeFolder], serving: int, tmp_path: Path
+) -> None:
+    superlink, node = federation
+    node = replace(node, superlink=f"127.0.0.1:{serving}")
+    assert server_trouble(node) == ""
+    # No name of the certificate, on this machine.
+    words = server_trouble(replace(node, superlink=f"127.0.0.2:{serving}"))
+    assert "127.0.0.2" in words and "`superlink` in node.toml needs a name" in words
+    init_federation(tmp_path / "other", ["127.0.0.1"], ["a"])
+    other = NodeFolder.load(tmp_path / "other" / "nodes" / "a")
+    words = server_trouble(replace(other, superlink=f"127.0.0.1:{serving}"))
+    assert "ca.crt is of another federation" in words
+    ended = make_server_certificate(
+        Certified(
+            (superlink.path / "ca.crt").read_bytes(),
+            (superlink.path.parent / "authority" / "ca.key").read_bytes(),
+        ),
+        ["127.0.0.1"],
+        0,
+        (superlink.path / "server.key").read_bytes(),
+    )
+    (superlink.path / "server.pem").write_bytes(ended.certificate)
+    time.sleep(1.1)
+    words = server_trouble(node)
+    assert "(certificate has expired): the server's operator types `fedsuite" in words
+    assert "\n" not in words
+    assert server_trouble(replace(node, superlink="127.0.0.1:1")) == ""
+
+
+def test_a_command_says_that_the_certificate_has_ended(
+    federation: tuple[SuperLinkFolder, NodeFolder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end(_: object) -> str:
+        raise ConfigError("server.pem ended on 2026-11-29: renew it")
+
+    monkeypatch.setattr("fedsuite.deploy.programs.check_superlink", end)
+    with pytest.raises(RunError, match=r"^server\.pem ended on 2026-11-29: renew it$"):
+        ask(federation[0], "supernode", "list", "nowhere", "--format", "json")
