@@ -66,3 +66,13 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start workers as forks, though other tests have left threads.
+
+    Beside a thread each would be a new Python, which imports torch for seconds:
+    tests/engines/pool shows both ways.
+    """
+    monkeypatch.setattr("fedsuite.engines.pool.process._can_fork", lambda threads: True)
