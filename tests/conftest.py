@@ -1,6 +1,7 @@
 """Settings and fixtures shared by all tests."""
 
 import gc
+import os
 import signal
 import threading
 from collections.abc import Generator, Iterator
@@ -42,6 +43,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name != "test_readme.py")
 
 
+def _taken_for_flushed(descriptor: int) -> None:
+    """Refuse what is no open file, as a flush does."""
+    os.fstat(descriptor)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """Take each flush of this process for done: a small run asks for dozens.
+
+    No test cuts a machine's power: those of lost power note what was flushed themselves.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", _taken_for_flushed)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
     """Run torch on one thread, as every process of fedsuite does by default."""
@@ -49,3 +66,13 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start workers as forks, though other tests have left threads.
+
+    Beside a thread each would be a new Python, which imports torch for seconds:
+    tests/engines/pool shows both ways.
+    """
+    monkeypatch.setattr("fedsuite.engines.pool.process._can_fork", lambda threads: True)

@@ -128,7 +128,9 @@ def test_file_can_be_built(path: str) -> None:
 @pytest.mark.parametrize(
     ("path", "words"), COMMANDS, ids=[f"{p}-{' '.join(w[3:])}" for p, w in COMMANDS]
 )
-def test_command_in_a_comment_can_be_run(path: str, words: list[str]) -> None:
+def test_command_in_a_comment_can_be_run(
+    path: str, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert words[0] == "fedsuite"
     assert words[1] in ("run", "sweep")
     assert words[2] == path
@@ -138,10 +140,19 @@ def test_command_in_a_comment_can_be_run(path: str, words: list[str]) -> None:
         return
     assert all(int(seeds) > 0 for seeds in options(words, "--seeds"))
     base = base_values(ROOT / path, given)
+    made: list[Experiment] = []
+
+    def noted(values: dict[str, Value], overridden: tuple[str, ...]) -> Experiment:
+        made.append(Experiment.from_values(values, overridden))
+        return made[-1]
+
+    checked = SimpleNamespace(from_values=noted)
+    monkeypatch.setattr("fedsuite.sweeps.points.Experiment", checked)
     # All seeds of a point are built alike.
-    for point in make_points(base, list(options(words, "--grid")), range(1)):
-        settings = dict(point.settings)
-        build(Experiment.from_values({**base, **settings}, tuple(settings)))
+    points = make_points(base, list(options(words, "--grid")), range(1))
+    assert len(made) == len(points) > 0
+    for experiment in made:
+        build(experiment)
 
 
 @pytest.mark.parametrize("path", SUITES, ids=lambda path: path.name)

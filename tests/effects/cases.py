@@ -1,6 +1,6 @@
 """Which other value each key is given, what stands beside it, and which keys are listed."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from fedsuite.core.errors import ConfigError
@@ -274,7 +274,11 @@ class Case:
         return f"{method}: {self.key}: {words}"
 
 
-def cases(method: str, around: Mapping[str, Value] = NO_WRAPPER) -> Iterator[Case]:
+def cases(
+    method: str,
+    around: Mapping[str, Value] = NO_WRAPPER,
+    wanted: Set[str] | None = None,
+) -> Iterator[Case]:
     """Yield all cases of a method: each key alone, and beside what it needs.
 
     Parameters
@@ -283,11 +287,13 @@ def cases(method: str, around: Mapping[str, Value] = NO_WRAPPER) -> Iterator[Cas
         The method.
     around
         What wraps it in every case, such as :data:`WRAPPED`.
+    wanted
+        The keys to try; None tries all. To look for what others need takes its time.
     """
     start = {**base(method), **around}
     for owner, keys in groups(method):
         for key in keys:
-            if key.name in LISTED:
+            if key.name in LISTED or (wanted is not None and key.name not in wanted):
                 continue
             before = {**start, **owner, **BESIDE.get(key.name, {})}
             stands = _resolved(before)

@@ -129,6 +129,7 @@ def test_local_engine_on_fewer_nodes(
     assert run(tmp_path, "run", "local", num_supernodes) == reference
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_validation_rows_on_fewer_nodes_and_in_two_processes(tmp_path: Path) -> None:
     keys = STATEFUL["validation-rows"]
     local = run(tmp_path, "local", "local", 0, **keys)

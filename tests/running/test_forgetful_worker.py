@@ -21,6 +21,16 @@ from tests.helpers import bits, digits_experiment, run_digits
 NOBODY: Any = None
 """A context, where none is looked at."""
 
+FEW: dict[str, Value] = {
+    "local_steps": 2,
+    "batch_size": 8,
+    "num_rounds": 3,
+    "partitioner": "power-law",
+    "data_fraction": 0.1,
+}
+"""Few steps, and few rows for what goes over all of them."""
+
+NARROW: dict[str, Value] = {"model": "mlp", "hidden_width": 16}
 DECOMPOSED: dict[str, Value] = {"model": "cnn-shallow", "decomposition": True}
 CASES: dict[str, dict[str, Value]] = {
     **{name: {"method": name} for name in METHODS},
@@ -58,12 +68,14 @@ def made_anew(worker: Worker, context: Any, client_id: int) -> Answering:
 
 def outcome(**changes: Value) -> list[Any]:
     """Return all that a run tells and keeps."""
-    few: dict[str, Value] = {"local_steps": 2, "batch_size": 8, "num_rounds": 3}
     method = load_strategy(METHODS[str(changes["method"])])
+    few = {**FEW, **({} if "model" in changes else NARROW)}
     if method.takes("public_rows"):
         few["public_size"] = 32
+    if any(key.name == "transfer-steps" for key in method.KEYS):
+        few["transfer_steps"] = 2
     store = Recording()
-    trace = run_digits(digits_experiment(**{"model": "mlp", **few, **changes}), store)
+    trace = run_digits(digits_experiment(**{**few, **changes}), store)
     rows = [phase.rows for report in trace.reports for phase in report.phases]
     assert rows and not any(p.rejections for r in trace.reports for p in r.phases)
     return [rows, [bits(arrays) for arrays in trace.arrays], store.saved]

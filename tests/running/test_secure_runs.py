@@ -42,6 +42,7 @@ def same(one: Arrays, other: Arrays) -> bool:
     return all(np.array_equal(one[name], other[name]) for name in other)
 
 
+@pytest.mark.usefixtures("forked_workers")
 @pytest.mark.parametrize("method", ["fedavg", "fedprox", "fedper"])
 def test_a_run_is_that_of_plain_averages_but_for_rounding(
     method: str, tmp_path: Path

@@ -30,6 +30,8 @@ from fedsuite.workarounds.identity import flower_identity
 from tests.faults.runs import EXPERIMENTS
 from tests.helpers import digits_experiment
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 COMPARED = (MODEL, "clients.jsonl", "events.jsonl")
 """Files of a run's folder that hold no times."""
 
@@ -204,7 +206,9 @@ def app_here(experiment: Experiment) -> ClientApp:
 
 @pytest.fixture(scope="module")
 def two_workers():
-    made = WorkerPool(digits_experiment(), "run", 4, 2, None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedsuite.engines.pool.process._can_fork", lambda threads: True)
+        made = WorkerPool(digits_experiment(), "run", 4, 2, None)
     yield made
     made.close()
 
