@@ -1,14 +1,18 @@
 """Who watches the programs: what has died is started again, but not for ever."""
 
+import shutil
 import signal
+import sqlite3
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from fedsuite.core.errors import RunError
+from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.deploy import programs
+from fedsuite.deploy.folders import SuperLinkFolder, init_federation
 
 SHORT = [sys.executable, "-c", "raise SystemExit(3)"]
 LONG = [sys.executable, "-c", "import time; time.sleep(60)"]
@@ -116,3 +120,32 @@ def test_stopping_is_no_failure_and_leaves_nothing(tmp_path: Path) -> None:
         raise KeyboardInterrupt
     assert program.process.poll() == -signal.SIGTERM
     assert time.monotonic() - started < 20
+
+
+def test_a_stopped_superlink_leaves_one_file_and_a_newer_one_stops_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    init_federation(tmp_path / "fed", ["127.0.0.1"], ["a"])
+    folder = SuperLinkFolder.load(tmp_path / "fed" / "superlink")
+    database = folder.path / programs.DATABASE
+    nobody = programs.Registered([], [])
+    monkeypatch.setattr(programs, "superlink_command", lambda *_, **__: LONG)
+    monkeypatch.setattr(programs, "superlink_helper_command", lambda *_: LONG)
+    monkeypatch.setattr(programs, "is_healthy", lambda _: True)
+    monkeypatch.setattr(programs, "register_nodes", lambda _: nobody)
+
+    def stop(line: str) -> None:
+        if line.startswith("SuperLink on"):
+            with closing(sqlite3.connect(tmp_path / "open.db")) as opened:
+                opened.execute("pragma journal_mode = wal")
+                opened.execute("create table alembic_version (version_num text)")
+                opened.execute("insert into alembic_version values ('ffff00000000')")
+                opened.commit()
+                for end in ("", "-wal"):
+                    shutil.copy(tmp_path / f"open.db{end}", f"{database}{end}")
+            raise KeyboardInterrupt
+
+    programs.run_superlink(folder, stop)
+    assert [path.name for path in folder.path.glob("state.db*")] == ["state.db"]
+    with pytest.raises(ConfigError, match=r"state\.db is of a newer Flower than"):
+        programs.run_superlink(folder, stop)
