@@ -201,6 +201,15 @@ WRONG = {
         {"client": "import no_such_package"},
         "small.client:app needs no_such_package, which is not installed here",
     ),
+    "a module of its own that is missing": (
+        {"client": "x = 1\nimport small.helper"},
+        r"cannot be imported: small/client.py, line 2: there is no module small.helper in",
+    ),
+    "another version of a package": (
+        {"client": "from flwr.client.gone import Client"},
+        r"small/client.py, line 1: the flwr that is installed here \(1\.\d+.*\) has no "
+        r"flwr\.client\.gone: the app is for another version",
+    ),
     "an error": (
         {"client": "x = 1\ny = x / 0"},
         r"small.client:app cannot be imported: small/client.py, line 2: ZeroDivisionError",
