@@ -484,7 +484,7 @@ class ReplyReader:
             expected = self.exchange.expected_of.get(client_id, self.exchange.expected)
             if self._wire == "numpy":
                 names = list(spec_of(self.exchange.shared.get(ARRAYS, {})))
-                content = from_legacy(content, self.exchange.message_type, names)
+                content = self._from_legacy(content, names)
             if failure := failure_of(content, hosted=self._members.hosted):
                 reason, raised = failure
                 kind = kind_of_exception(raised)
@@ -501,3 +501,14 @@ class ReplyReader:
             return BadReply(Kind.WRONG_ARRAYS, str(error))
         self.bytes_up += reply.num_bytes
         return reply
+
+    def _from_legacy(
+        self, content: Mapping[str, AnyRecord], names: Sequence[str]
+    ) -> RecordDict:
+        try:
+            return from_legacy(content, self.exchange.message_type, names)
+        except ReportedError:
+            raise
+        except RecordError as error:
+            reason = with_advice(str(error), self.exchange.expected.advice)
+            raise BadReply(Kind.MISSING, reason, "a legacy result") from None
