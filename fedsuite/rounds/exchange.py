@@ -270,7 +270,14 @@ class ReplyReader:
     ----------
     exchange, members, wire, group_id, keys
         As for :func:`build_messages`.
+
+    Attributes
+    ----------
+    no_reply
+        What is said of a client whose reply was not among those that were read.
     """
+
+    no_reply = NO_REPLY
 
     def __init__(
         self,
@@ -358,7 +365,7 @@ class ReplyReader:
         self._leave_out(self._never_sent())
         for client_id in self._waiting:
             if client_id not in self._settled:
-                self._settle(client_id, BadReply(Kind.LATE, NO_REPLY))
+                self._settle(client_id, BadReply(Kind.LATE, self.no_reply))
         yield from self._ready()
 
     def _never_sent(self) -> list[int]:

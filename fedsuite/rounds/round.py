@@ -32,6 +32,7 @@ from fedsuite.rounds.central_privacy import CentralPrivacy
 from fedsuite.rounds.compression import Compressed, InBfloat16
 from fedsuite.rounds.contract import MethodContract
 from fedsuite.rounds.exchange import (
+    NO_REPLY,
     Exchange,
     ReplyReader,
     Unused,
@@ -267,7 +268,7 @@ class RoundStrategy(MethodContract):
         if TRAIN not in self.pending:
             self._refuse_foreign(TRAIN, server_round, replies)
             return self._old_model(), None
-        reader, report = self.pending.pop(TRAIN), self.reports[TRAIN]
+        reader, report = self._popped(TRAIN), self.reports[TRAIN]
         counting = self.counting(TRAIN)
         take = self.take if self.privacy is None else self.privacy.take
         # An app may call this method in a loop of its own.
@@ -322,7 +323,7 @@ class RoundStrategy(MethodContract):
         if EVALUATE not in self.pending:
             self._refuse_foreign(EVALUATE, server_round, replies)
             return None
-        reader, report = self.pending.pop(EVALUATE), self.reports[EVALUATE]
+        reader, report = self._popped(EVALUATE), self.reports[EVALUATE]
         counting = self.counting(EVALUATE)
         with buffers_declared(self._buffers):
             for reply in self.passed(reader, replies, EVALUATE):
@@ -519,6 +520,14 @@ class RoundStrategy(MethodContract):
                     self.server_round,
                 )
         return sent
+
+    def _popped(self, phase: str) -> ReplyReader:
+        """Return the reader of a phase, which an overridden aggregate_* may give less."""
+        reader, name = self.pending.pop(phase), f"aggregate_{phase}"
+        if not getattr(type(self), name).__module__.startswith("fedsuite."):
+            own = f"{name} of {type(self).__name__} left it out"
+            reader.no_reply = f"{NO_REPLY}, or {own}"
+        return reader
 
     def tell_passed_by(self, server_round: int) -> None:
         """Warn of replies to train that an overridden aggregate_train kept from the method.

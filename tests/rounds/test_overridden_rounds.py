@@ -103,6 +103,23 @@ def test_replies_may_be_rewritten_before_they_are_given_on() -> None:
     assert run(Decoding(), TamperingGrid(matrix_app(), 3), 1).weights == [7.0]
 
 
+@pytest.mark.parametrize("phase", ["train", "evaluate"])
+def test_a_reply_that_the_app_left_out_is_not_said_to_be_late_alone(phase: str) -> None:
+    """As of a straggler in Flower's baseline of FedProx."""
+    name = f"aggregate_{phase}"
+
+    def without_the_first(self: Any, server_round: int, replies: Iterable[Message]) -> Any:
+        return getattr(FedAvg, name)(self, server_round, list(replies)[1:])
+
+    dropping = type("Dropping", (FedAvg,), {name: without_the_first})
+    trace = run(dropping(), TamperingGrid(matrix_app(), 3), 1)
+    [refused] = getattr(trace.reports[0], phase).rejections
+    words = f"no reply before the deadline, or {name} of Dropping left it out"
+    assert refused.reason == words
+    other = "evaluate" if phase == "train" else "train"
+    assert getattr(trace.reports[0], other).rejections == []
+
+
 # A choice of clients of one's own
 
 
