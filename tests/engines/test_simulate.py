@@ -215,6 +215,10 @@ WRONG = {
         r"small.client:app cannot be imported: small/client.py, line 2: ZeroDivisionError",
     ),
     "a syntax error": ({"client": "def"}, "small.client:app cannot be imported: "),
+    "a module that ends the process": (
+        {"client": "import sys\nsys.exit(2)"},
+        r"cannot be imported: small/client.py, line 2: SystemExit: 2",
+    ),
     "an attribute error": (
         {"client": "import random\nrandom.nothing"},
         r"cannot be imported: small/client.py, line 2: AttributeError",
@@ -329,6 +333,18 @@ def test_nodes_do_not_see_each_others_changes():
     numbers = [[dict(r.content["metrics"]) for r in one] for one in replies]
     # What Flower keeps per node and between messages: the whole context.
     assert numbers == [[{"state": 1, "lr": 2}] * 3, [{"state": 2, "lr": 3}] * 3]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_node_that_exits_does_not_end_the_run(workers, tmp_path, simulated):
+    """Else ``sys.exit(0)`` of a client is a run that ended well, and did nothing."""
+    leaving = """def train(message, context):
+    if context.node_config["partition-id"] == 1:
+        raise SystemExit(0)
+"""
+    client = CLIENT.replace("def train(message, context):\n", leaving)
+    app = write_app(tmp_path / "app", client=client)
+    assert "MODEL" in simulated(app, workers=workers, num_supernodes=3)
 
 
 def test_the_state_of_a_node_whose_code_failed_is_that_from_before(caplog):

@@ -253,7 +253,8 @@ def _imported(reference: str, kind: type[_Component], folder: Path) -> _Componen
             f"{reference}: the module has no {attributes!r}: name the {kind.__name__} that "
             f"it defines in {folder / PROJECT}"
         ) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
+        # A module that reads the command line ends the process where it finds another's.
         raise RunError(_failed(error, reference, folder)) from error
     if not isinstance(value, kind):
         raise RunError(f"{reference} is no {kind.__name__}, but a {type(value).__name__}")
