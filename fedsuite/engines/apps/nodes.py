@@ -138,9 +138,7 @@ class Nodes:
         if context.run_config != self._federation.run_config:
             self._configs[partition] = context.run_config
 
-    def _failed(
-        self, message: Message, partition: int, error: BaseException
-    ) -> Message:
+    def _failed(self, message: Message, partition: int, error: BaseException) -> Message:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = (frame.filename, frame.lineno)
         # The traceback once: the same fault comes back in every round.
