@@ -207,7 +207,7 @@ WRONG = {
     ),
     "another version of a package": (
         {"client": "from flwr.client.gone import Client"},
-        r"client.py, line 1: the flwr that is installed here \(1\..*\) has no flwr.client.gone:",
+        r"the flwr that is installed here \(1\..*\) has no flwr.client.gone:",
     ),
     "an error": (
         {"client": "x = 1\ny = x / 0"},
