@@ -8,7 +8,7 @@ import logging
 import math
 from collections import ChainMap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -148,6 +148,9 @@ class RoundStrategy(MethodContract):
         self._arrays: Arrays = {}
         self._infinite: InfiniteEntries | None = None
         self._buffers: Collection[str] = ()
+        # What a subclass of an app's may not take for something of its own.
+        keys = {field.name for field in fields(self)}
+        self._parts = frozenset(n for n in vars(self) if n[0] != "_" and n not in keys)
         self._clipped_by_flower = False
         # Methods of an app's subclass that were warned of.
         self._warned_of: set[str] = set()

@@ -1,7 +1,9 @@
 """Subclasses as strangers write them: methods that leave ours out, and helpers."""
 
 import logging
+import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -233,6 +235,30 @@ def test_an_attribute_that_is_set_in_a_methods_place_is_refused() -> None:
 
     with pytest.raises(ConfigError, match=r"Remembering\.state hides a method of FedAvg"):
         Remembering()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("directory", Path("results")), ("first", True), ("pending", []), ("privacy", 0.5)],
+)
+def test_an_attribute_in_the_place_of_a_part_is_refused(name: str, value: Any) -> None:
+    """An app keeps its folder of results there; the rounds would wait for it."""
+
+    class Saving(FedAvg):
+        def __init__(self) -> None:
+            super().__init__()
+            setattr(self, name, value)
+            self.losses: Any = {}
+            self.losses = []
+
+    line = f"Saving.{name} is a part of FedAvg, which the rounds use: give it another name"
+    with pytest.raises(ConfigError, match=f"^{re.escape(line)}$"):
+        Saving()
+
+
+def test_an_attribute_in_the_place_of_a_class_method_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^Own\.of_paper hides a method of FedAvg"):
+        type("Own", (FedAvg,), {"of_paper": True})
 
 
 def test_a_helper_of_a_methods_name_with_other_arguments_is_refused() -> None:
