@@ -121,7 +121,10 @@ def from_legacy(
 
 def _named(record: ArrayRecord, names: Sequence[str]) -> ArrayRecord:
     if len(record) != len(names):
-        raise RecordError(f"{len(record)} arrays came back, {len(names)} were sent")
+        raise RecordError(
+            f"{len(record)} arrays came back, {len(names)} were sent: fit has to return as "
+            "many as it gets, so start from a model of those"
+        )
     named = ArrayRecord()
     for name, array in zip(names, record.values(), strict=True):
         named[name] = array

@@ -51,7 +51,7 @@ from fedsuite.rounds.membership import Identity
 from fedsuite.rounds.report import MetricsFn, PhaseReport
 from fedsuite.rounds.round_settings import RoundSettings
 from fedsuite.rounds.rules import of_declarations, rules_of
-from fedsuite.rounds.taken_names import check_names, hidden, hides
+from fedsuite.rounds.taken_names import check_names, hidden, hides, replaces, taken
 from fedsuite.rounds.validation import ClientReply, Expected, spec_of
 
 logger = ServerLogger(__name__)
@@ -198,6 +198,7 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
 
     _KEYWORDS: ClassVar[frozenset[str]] = frozenset()
     _built: bool = state(default_factory=bool)
+    _parts: frozenset[str] = state(default_factory=frozenset)
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -222,6 +223,9 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
             own = type(self).__module__.startswith("fedsuite.")
             if not (own or callable(value)) and hidden(type(self), name):
                 raise hides(type(self), name)
+            made = vars(self)
+            if name in made.get("_parts", ()) and replaces(made[name], value):
+                raise taken(type(self), name)
             built = name in self._KEYWORDS and vars(self).get("_built")
             if built and not (self._may_be_set(name) or self._has(name, value)):
                 strategy = type(self).__name__

@@ -270,7 +270,14 @@ class ReplyReader:
     ----------
     exchange, members, wire, group_id, keys
         As for :func:`build_messages`.
+
+    Attributes
+    ----------
+    no_reply
+        What is said of a client whose reply was not among those that were read.
     """
+
+    no_reply = NO_REPLY
 
     def __init__(
         self,
@@ -358,7 +365,7 @@ class ReplyReader:
         self._leave_out(self._never_sent())
         for client_id in self._waiting:
             if client_id not in self._settled:
-                self._settle(client_id, BadReply(Kind.LATE, NO_REPLY))
+                self._settle(client_id, BadReply(Kind.LATE, self.no_reply))
         yield from self._ready()
 
     def _never_sent(self) -> list[int]:
@@ -484,7 +491,7 @@ class ReplyReader:
             expected = self.exchange.expected_of.get(client_id, self.exchange.expected)
             if self._wire == "numpy":
                 names = list(spec_of(self.exchange.shared.get(ARRAYS, {})))
-                content = from_legacy(content, self.exchange.message_type, names)
+                content = self._from_legacy(content, names)
             if failure := failure_of(content, hosted=self._members.hosted):
                 reason, raised = failure
                 kind = kind_of_exception(raised)
@@ -501,3 +508,14 @@ class ReplyReader:
             return BadReply(Kind.WRONG_ARRAYS, str(error))
         self.bytes_up += reply.num_bytes
         return reply
+
+    def _from_legacy(
+        self, content: Mapping[str, AnyRecord], names: Sequence[str]
+    ) -> RecordDict:
+        try:
+            return from_legacy(content, self.exchange.message_type, names)
+        except ReportedError:
+            raise
+        except RecordError as error:
+            reason = with_advice(str(error), self.exchange.expected.advice)
+            raise BadReply(Kind.MISSING, reason, "a legacy result") from None

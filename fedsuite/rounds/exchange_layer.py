@@ -5,10 +5,11 @@ before it leaves, each good reply as it came, and each reply that counts before 
 does. The default lets everything pass.
 """
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 from flwr.app import ArrayRecord
 
+from fedsuite.core.errors import ConfigError
 from fedsuite.rounds.declaration import ClientNeeds, MethodDeclaration
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.stage import Stage
@@ -19,6 +20,14 @@ class ExchangeLayer(Stage):
     """Lets all pass; ``ask`` is given each exchange, ``reply`` each reply that counts."""
 
     name: ClassVar[str] = "layer"
+
+    def start(self, *_: object, **__: object) -> NoReturn:
+        """Refuse to be a strategy, in whose place an app may have imported the layer."""
+        name = type(self).__name__
+        raise ConfigError(
+            f"{name} goes around a strategy, and is none: write "
+            f"FedAvg(layer={name}(...)).start(...)"
+        )
 
     def attach(self, strategy: MethodDeclaration) -> None:
         """Hear of the strategy that the layer belongs to; raise ValueError to refuse it."""

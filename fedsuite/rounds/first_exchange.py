@@ -13,12 +13,15 @@ from fedsuite.rounds.declaration import ClientNeeds
 from fedsuite.rounds.exchange import ReplyReader
 from fedsuite.rounds.kinds import UNABLE, Kind
 from fedsuite.rounds.membership import Members
-from fedsuite.rounds.validation import with_advice
+from fedsuite.rounds.validation import OTHER_NAMES, with_advice
 
 logger = ServerLogger(__name__)
 
 _SHOWN = 5
 """How many clients a warning names."""
+
+
+_START = "clients have to send back the arrays that they are sent, so start from those"
 
 
 class FirstExchanges:
@@ -108,6 +111,8 @@ def first_refusal(reader: ReplyReader, needs: ClientNeeds, own_clients: bool) ->
     if failure is not None and failure.kind in UNABLE:
         # An app without evaluation trains all the same, as under Flower's strategies.
         unevaluated = kind == EVALUATE and lacks_handler(reader)
+        if failure.what == OTHER_NAMES and not reader.exchange.expected.advice:
+            return one_line(f"{failure}: {_START}", 600)
         return "" if unevaluated else one_line(failure, 600)
     fails = failure is not None and failure.kind is Kind.CLIENT_ERROR
     if own_clients:

@@ -203,11 +203,10 @@ def check_needed(strategy: str, needed: Mapping[str, str], given: Collection[str
     Raises
     ------
     KeywordError
-        Naming the first keyword that is not there, and what it is.
+        Naming the keywords that are not there, and what each is.
     """
-    for name, words in needed.items():
-        if name not in given:
-            raise KeywordError(f"{strategy} needs the keyword {name}: {words}")
+    if lacking := [f"{k}: {words}" for k, words in needed.items() if k not in given]:
+        raise KeywordError(f"{strategy} needs the keyword {', and '.join(lacking)}")
 
 
 def check_functions(**given: object) -> None:

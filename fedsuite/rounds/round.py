@@ -8,7 +8,7 @@ import logging
 import math
 from collections import ChainMap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -32,6 +32,7 @@ from fedsuite.rounds.central_privacy import CentralPrivacy
 from fedsuite.rounds.compression import Compressed, InBfloat16
 from fedsuite.rounds.contract import MethodContract
 from fedsuite.rounds.exchange import (
+    NO_REPLY,
     Exchange,
     ReplyReader,
     Unused,
@@ -147,6 +148,9 @@ class RoundStrategy(MethodContract):
         self._arrays: Arrays = {}
         self._infinite: InfiniteEntries | None = None
         self._buffers: Collection[str] = ()
+        # What a subclass of an app's may not take for something of its own.
+        keys = {field.name for field in fields(self)}
+        self._parts = frozenset(n for n in vars(self) if n[0] != "_" and n not in keys)
         self._clipped_by_flower = False
         # Methods of an app's subclass that were warned of.
         self._warned_of: set[str] = set()
@@ -267,7 +271,7 @@ class RoundStrategy(MethodContract):
         if TRAIN not in self.pending:
             self._refuse_foreign(TRAIN, server_round, replies)
             return self._old_model(), None
-        reader, report = self.pending.pop(TRAIN), self.reports[TRAIN]
+        reader, report = self._popped(TRAIN), self.reports[TRAIN]
         counting = self.counting(TRAIN)
         take = self.take if self.privacy is None else self.privacy.take
         # An app may call this method in a loop of its own.
@@ -322,7 +326,7 @@ class RoundStrategy(MethodContract):
         if EVALUATE not in self.pending:
             self._refuse_foreign(EVALUATE, server_round, replies)
             return None
-        reader, report = self.pending.pop(EVALUATE), self.reports[EVALUATE]
+        reader, report = self._popped(EVALUATE), self.reports[EVALUATE]
         counting = self.counting(EVALUATE)
         with buffers_declared(self._buffers):
             for reply in self.passed(reader, replies, EVALUATE):
@@ -519,6 +523,14 @@ class RoundStrategy(MethodContract):
                     self.server_round,
                 )
         return sent
+
+    def _popped(self, phase: str) -> ReplyReader:
+        """Return the reader of a phase, which an overridden aggregate_* may give less."""
+        reader, name = self.pending.pop(phase), f"aggregate_{phase}"
+        if not getattr(type(self), name).__module__.startswith("fedsuite."):
+            own = f"{name} of {type(self).__name__} left it out"
+            reader.no_reply = f"{NO_REPLY}, or {own}"
+        return reader
 
     def tell_passed_by(self, server_round: int) -> None:
         """Warn of replies to train that an overridden aggregate_train kept from the method.

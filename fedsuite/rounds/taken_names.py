@@ -39,6 +39,7 @@ def hidden(strategy: type, name: str) -> Callable[..., object] | None:
     """Return the method of fedsuite's that an attribute of this name hides, or None."""
     for parent in strategy.__mro__:
         method = vars(parent).get(name)
+        method = getattr(method, "__func__", method)  # of a classmethod
         if parent.__module__.startswith("fedsuite.") and inspect.isfunction(method):
             return method
     return None
@@ -49,6 +50,20 @@ def hides(strategy: type, name: str) -> ConfigError:
     return ConfigError(
         f"{strategy.__name__}.{name} hides a method of {_parent(strategy)}, which the "
         "rounds call: give it another name"
+    )
+
+
+def replaces(present: object, value: object) -> bool:
+    """Return whether a part that the rounds work with would become something else."""
+    ours = type(value).__module__.startswith("fedsuite.")
+    return not (ours or isinstance(value, type(present)))
+
+
+def taken(strategy: type, name: str) -> ConfigError:
+    """Return the error of an attribute in the place of a part of the strategy."""
+    return ConfigError(
+        f"{strategy.__name__}.{name} is a part of {_parent(strategy)}, which the rounds "
+        "use: give it another name"
     )
 
 

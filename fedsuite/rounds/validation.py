@@ -53,6 +53,9 @@ MOST_LISTED = 10_000
 LONGEST_NAME = 200
 """No metric with a longer name, in characters."""
 
+OTHER_NAMES = "arrays of a record"
+"""What is missing where arrays of other names came than were sent."""
+
 _WEIGHT_ADVICE = (
     "report the client's number of examples, or give the name that it has as "
     "weighted_by_key"
@@ -336,7 +339,7 @@ class _Found:
                 f"{len(extra)} unexpected {one_line(extra[:3], 80)}"
             )
             reason = with_advice(reason, expected.advice)
-            raise BadReply(Kind.MISSING, reason, "arrays of a record")
+            raise BadReply(Kind.MISSING, reason, OTHER_NAMES)
         largest = expected.largest
         self.arrays: Arrays = {}
         self.infinite: dict[str, Mask] = {}

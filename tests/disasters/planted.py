@@ -245,7 +245,7 @@ BUGS = (
     Bug(
         "a reply that never comes leaves no event",
         "fedsuite.rounds.exchange:ReplyReader._lacking",
-        "self._settle(client_id, BadReply(Kind.LATE, NO_REPLY))",
+        "self._settle(client_id, BadReply(Kind.LATE, self.no_reply))",
         "pass",
         kinds=frozenset({"lose", "lose-reply", "late", "old-group", "other-run"}),
     ),

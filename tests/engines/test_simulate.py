@@ -201,11 +201,23 @@ WRONG = {
         {"client": "import no_such_package"},
         "small.client:app needs no_such_package, which is not installed here",
     ),
+    "a module of its own that is missing": (
+        {"client": "x = 1\nimport small.helper"},
+        r"cannot be imported: small/client.py, line 2: there is no module small.helper in",
+    ),
+    "another version of a package": (
+        {"client": "from flwr.client.gone import Client"},
+        r"the flwr that is installed here \(1\..*\) has no flwr.client.gone:",
+    ),
     "an error": (
         {"client": "x = 1\ny = x / 0"},
         r"small.client:app cannot be imported: small/client.py, line 2: ZeroDivisionError",
     ),
     "a syntax error": ({"client": "def"}, "small.client:app cannot be imported: "),
+    "a module that ends the process": (
+        {"client": "import sys\nsys.exit(2)"},
+        r"cannot be imported: small/client.py, line 2: SystemExit: 2",
+    ),
     "an attribute error": (
         {"client": "import random\nrandom.nothing"},
         r"cannot be imported: small/client.py, line 2: AttributeError",
@@ -320,6 +332,18 @@ def test_nodes_do_not_see_each_others_changes():
     numbers = [[dict(r.content["metrics"]) for r in one] for one in replies]
     # What Flower keeps per node and between messages: the whole context.
     assert numbers == [[{"state": 1, "lr": 2}] * 3, [{"state": 2, "lr": 3}] * 3]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_node_that_exits_does_not_end_the_run(workers, tmp_path, simulated):
+    """Else ``sys.exit(0)`` of a client is a run that ended well, and did nothing."""
+    leaving = """def train(message, context):
+    if context.node_config["partition-id"] == 1:
+        raise SystemExit(0)
+"""
+    client = CLIENT.replace("def train(message, context):\n", leaving)
+    app = write_app(tmp_path / "app", client=client)
+    assert "MODEL" in simulated(app, workers=workers, num_supernodes=3)
 
 
 def test_the_state_of_a_node_whose_code_failed_is_that_from_before(caplog):
@@ -499,6 +523,25 @@ def test_rows_of_a_report_are_in_the_order_of_the_nodes(tmp_path):
     fedsuite.simulate((server, client), num_supernodes=3, report=tmp_path / "run")
     rows = load_run(tmp_path / "run").clients()
     assert [row["client"] for row in rows] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_an_app_that_waits_for_more_nodes_hears_that_none_come(waits, monkeypatch, caplog):
+    """As Flower's strategies do, for ever, below their ``min_available_nodes``."""
+    monkeypatch.setattr("fedsuite.engines.apps.grid._PATIENCE", 0.0)
+    client, server = ClientApp(), ServerApp()
+    client.train()(echo)
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        for _ in range(6):
+            nodes = grid.get_node_ids()
+            if not waits:
+                grid.send_and_receive([Message(RecordDict(), nodes[0], "train")])
+
+    fedsuite.simulate((server, client), num_supernodes=2)
+    told = [r for r in caplog.messages if r.startswith("this simulation has 2 nodes, and")]
+    assert len(told) == waits
 
 
 def test_a_server_that_fails_ends_with_one_line(tmp_path):

@@ -316,6 +316,13 @@ def test_filter_decomposition_without_groups() -> None:
         FilterDecomposition(coefficient_period=2)
 
 
+def test_a_layer_in_the_place_of_a_strategy_says_where_it_goes() -> None:
+    """As ``from fedsuite.strategies import FilterDecomposition as FedAvg``."""
+    line = r"^FilterDecomposition goes around a strategy, and is none: write FedAvg\(layer="
+    with pytest.raises(ConfigError, match=line):
+        FilterDecomposition().start(grid=None, initial_arrays=None, num_rounds=3)
+
+
 @pytest.mark.parametrize("fast_set", ["atoms", "atoms+head+other"])
 def test_fast_sets_without_a_head_need_no_groups(fast_set: Any) -> None:
     model = tiny_model()

@@ -1,7 +1,9 @@
 """Subclasses as strangers write them: methods that leave ours out, and helpers."""
 
 import logging
+import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -101,6 +103,23 @@ def test_replies_may_be_rewritten_before_they_are_given_on() -> None:
             return super().aggregate_train(server_round, decoded)
 
     assert run(Decoding(), TamperingGrid(matrix_app(), 3), 1).weights == [7.0]
+
+
+@pytest.mark.parametrize("phase", ["train", "evaluate"])
+def test_a_reply_that_the_app_left_out_is_not_said_to_be_late_alone(phase: str) -> None:
+    """As of a straggler in Flower's baseline of FedProx."""
+    name = f"aggregate_{phase}"
+
+    def without_the_first(self: Any, server_round: int, replies: Iterable[Message]) -> Any:
+        return getattr(FedAvg, name)(self, server_round, list(replies)[1:])
+
+    dropping = type("Dropping", (FedAvg,), {name: without_the_first})
+    trace = run(dropping(), TamperingGrid(matrix_app(), 3), 1)
+    [refused] = getattr(trace.reports[0], phase).rejections
+    words = f"no reply before the deadline, or {name} of Dropping left it out"
+    assert refused.reason == words
+    other = "evaluate" if phase == "train" else "train"
+    assert getattr(trace.reports[0], other).rejections == []
 
 
 # A choice of clients of one's own
@@ -216,6 +235,30 @@ def test_an_attribute_that_is_set_in_a_methods_place_is_refused() -> None:
 
     with pytest.raises(ConfigError, match=r"Remembering\.state hides a method of FedAvg"):
         Remembering()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("directory", Path("results")), ("first", True), ("pending", []), ("privacy", 0.5)],
+)
+def test_an_attribute_in_the_place_of_a_part_is_refused(name: str, value: Any) -> None:
+    """An app keeps its folder of results there; the rounds would wait for it."""
+
+    class Saving(FedAvg):
+        def __init__(self) -> None:
+            super().__init__()
+            setattr(self, name, value)
+            self.losses: Any = {}
+            self.losses = []
+
+    line = f"Saving.{name} is a part of FedAvg, which the rounds use: give it another name"
+    with pytest.raises(ConfigError, match=f"^{re.escape(line)}$"):
+        Saving()
+
+
+def test_an_attribute_in_the_place_of_a_class_method_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^Own\.of_paper hides a method of FedAvg"):
+        type("Own", (FedAvg,), {"of_paper": True})
 
 
 def test_a_helper_of_a_methods_name_with_other_arguments_is_refused() -> None:

@@ -1,5 +1,6 @@
 """Our strategies over strangers' apps, unchanged, and our clients under Flower's own."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -164,16 +165,36 @@ def test_legacy_client_that_fails() -> None:
     assert len(trace.reports[0].train.rows) == 2
 
 
-def test_legacy_client_that_returns_another_model() -> None:
-    class Short(legacy_app.FlowerClient):
-        def fit(self, parameters, config):
-            weights, count, metrics = super().fit(parameters, config)
-            return weights[:-1], count, metrics
+class Short(legacy_app.FlowerClient):
+    """Returns a part of the model that it gets, as clients with a head of their own do."""
 
+    def fit(self, parameters, config):
+        weights, count, metrics = super().fit(parameters, config)
+        return weights[:-1], count, metrics
+
+
+OTHER_NUMBER = (
+    "3 arrays came back, 4 were sent: fit has to return as many as it gets, so start from "
+    "a model of those"
+)
+
+
+def test_legacy_client_that_returns_another_model() -> None:
+    def client_fn(context):
+        index = context.node_config["partition-id"]
+        made = Short if index == 1 else legacy_app.FlowerClient
+        return made(index).to_client()
+
+    trace = run_stranger(ClientApp(client_fn=client_fn), 1, wire="numpy")
+    [rejection] = trace.reports[0].train.rejections
+    assert (rejection.client_id, rejection.reason) == (1001, OTHER_NUMBER)
+
+
+def test_legacy_clients_that_all_return_another_model_end_the_run_at_once() -> None:
+    """As arrays of other names do: no later round could train."""
     app = ClientApp(client_fn=lambda context: Short(0).to_client())
-    trace = run_stranger(app, 1, wire="numpy")
-    reasons = {rejection.reason for rejection in trace.reports[0].train.rejections}
-    assert reasons == {"3 arrays came back, 4 were sent"}
+    with pytest.raises(RunError, match=rf"^round 1: FedAvg: {re.escape(OTHER_NUMBER)}$"):
+        run_stranger(app, 3, wire="numpy")
 
 
 def test_methods_that_a_legacy_app_cannot_serve() -> None:

@@ -112,6 +112,10 @@ REFUSED = {
     "a model that the server does not know": Case(
         start={}, train=lambda arrays, k: model(), ours="array names differ: 0 missing"
     ),
+    "a model without its frozen layers": Case(
+        train=lambda arrays, k: {"weight": arrays["weight"]},
+        ours="'bias'.*: clients have to send back the arrays that they are sent, so start",
+    ),
     "complex numbers": Case(
         start=model("complex64"), ours="dtype complex64 is not allowed"
     ),

@@ -4,6 +4,7 @@ import copy
 import itertools
 import logging
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
@@ -21,6 +22,10 @@ from fedsuite.workarounds.identity import set_message_id
 logger = logging.getLogger("flwr")
 
 _ROUND_NAMES = ("server-round", "server_round", "current-round", "current_round", "round")
+
+_ASKED_OFTEN = 3
+_PATIENCE = 5.0
+"""Seconds, and times, that an app asks for nodes before it hears that no more will come."""
 
 
 class Sent(NamedTuple):
@@ -121,6 +126,14 @@ class AppGrid(GridHere):
         self._watcher = watcher
         self._message_ids = itertools.count(1)
         self._server_round = 0
+        self._waiting: list[float] | None = []
+
+    @override
+    def get_node_ids(self) -> list[int]:
+        if self._waiting is not None:
+            self._waiting.append(time.monotonic())
+            self._tell_who_waits(self._waiting)
+        return super().get_node_ids()
 
     @override
     def send_and_receive(
@@ -135,6 +148,7 @@ class AppGrid(GridHere):
         self, messages: Sequence[Message], timeout: float | None = None
     ) -> Iterator[Message]:
         """Yield the replies that came in time, in the order of the messages."""
+        self._waiting = None
         replies: dict[str, tuple[Message, float]] = {}
         sent_to_nodes, asked = [], []
         for message in messages:
@@ -168,6 +182,17 @@ class AppGrid(GridHere):
                 continue
             set_message_id(reply, f"reply-to-{message.metadata.message_id}")
             yield reply
+
+    def _tell_who_waits(self, asked: Sequence[float]) -> None:
+        """Say, before the first message and once, that there will be no more nodes."""
+        if len(asked) < _ASKED_OFTEN or asked[-1] - asked[0] < _PATIENCE:
+            return
+        self._waiting = None
+        logger.warning(
+            "this simulation has %d nodes, and an app that waits for more waits for ever: "
+            "give --num-supernodes, or lower the app's least number of nodes",
+            len(self._partitions),
+        )
 
     def _sent(self, message: Message) -> Sent | None:
         """Return a message with its partition and round; None if it has no node."""

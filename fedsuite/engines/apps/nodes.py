@@ -110,7 +110,8 @@ class Nodes:
                 reply = self._client_app(message, context)
                 if not isinstance(reply, Message):
                     raise TypeError(f"it returned a {type(reply).__name__}, no Message")
-            except Exception as error:
+            except (Exception, SystemExit) as error:
+                # As of a node's own process, which sys.exit ends, and not the run.
                 reply = self._failed(message, partition, error)
             else:
                 # As in Flower, a node whose code failed keeps the state from before.
@@ -137,7 +138,7 @@ class Nodes:
         if context.run_config != self._federation.run_config:
             self._configs[partition] = context.run_config
 
-    def _failed(self, message: Message, partition: int, error: Exception) -> Message:
+    def _failed(self, message: Message, partition: int, error: BaseException) -> Message:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = (frame.filename, frame.lineno)
         # The traceback once: the same fault comes back in every round.

@@ -9,6 +9,7 @@ import traceback
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -252,7 +253,8 @@ def _imported(reference: str, kind: type[_Component], folder: Path) -> _Componen
             f"{reference}: the module has no {attributes!r}: name the {kind.__name__} that "
             f"it defines in {folder / PROJECT}"
         ) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
+        # A module that reads the command line ends the process where it finds another's.
         raise RunError(_failed(error, reference, folder)) from error
     if not isinstance(value, kind):
         raise RunError(f"{reference} is no {kind.__name__}, but a {type(value).__name__}")
@@ -260,17 +262,36 @@ def _imported(reference: str, kind: type[_Component], folder: Path) -> _Componen
 
 
 def _missing(error: ModuleNotFoundError, reference: str, folder: Path) -> str:
-    package = str(error.name).partition(".")[0]
+    missing = str(error.name)
+    package = missing.partition(".")[0]
     module = reference.partition(":")[0]
+    if f"{module}.".startswith(f"{missing}."):
+        return (
+            f"{reference}: there is no module {missing} in {folder}: see "
+            f"[tool.flwr.app.components] of its {PROJECT}"
+        )
+    where = line_of(error, folder) or described(error)
     if package == module.partition(".")[0]:
         return (
-            f"{reference}: there is no module {error.name} in {folder}: see "
-            f"[tool.flwr.app.components] of its {PROJECT}"
+            f"{reference} cannot be imported: {where}: there is no module {missing} in "
+            f"{folder}"
+        )
+    if package != missing and package in sys.modules:
+        return (
+            f"{reference} cannot be imported: {where}: the {package} that is installed "
+            f"here{_version(package)} has no {missing}: the app is for another version"
         )
     return (
         f"{reference} needs {package}, which is not installed here: install what the app "
         f"depends on (`pip install {os.path.relpath(folder)}`), or that package"
     )
+
+
+def _version(package: str) -> str:
+    """Return the version of a package in brackets, where one of its name is installed."""
+    with contextlib.suppress(PackageNotFoundError):
+        return f" ({version(package)})"
+    return ""
 
 
 def _failed(error: BaseException, reference: str, folder: Path) -> str:
