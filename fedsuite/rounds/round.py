@@ -527,7 +527,9 @@ class RoundStrategy(MethodContract):
     def _popped(self, phase: str) -> ReplyReader:
         """Return the reader of a phase, which an overridden aggregate_* may give less."""
         reader, name = self.pending.pop(phase), f"aggregate_{phase}"
-        if not getattr(type(self), name).__module__.startswith("fedsuite."):
+        # A function that was made by exec has no module.
+        module = getattr(getattr(type(self), name), "__module__", None) or ""
+        if not module.startswith("fedsuite."):
             own = f"{name} of {type(self).__name__} left it out"
             reader.no_reply = f"{NO_REPLY}, or {own}"
         return reader
