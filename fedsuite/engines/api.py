@@ -115,8 +115,9 @@ def _named(key: str, value: object) -> Value:
     """Return a value of a key; of a function or class its ``module:name``."""
     if not callable(value):
         return value  # type: ignore[return-value]  # Experiment checks it
-    module, name = value.__module__, value.__qualname__  # type: ignore[attr-defined]
-    if module == "__main__" or "<locals>" in name:
+    module = getattr(value, "__module__", None) or "__main__"
+    name = getattr(value, "__qualname__", type(value).__name__)
+    if module == "__main__" or "<" in name or not hasattr(value, "__qualname__"):
         raise ConfigError(
             f"key {key}: {name} is of this program alone, and workers, `fedsuite resume` "
             f"and load_run import it: put it into a module, such as networks.py, and give "

@@ -527,9 +527,7 @@ class RoundStrategy(MethodContract):
     def _popped(self, phase: str) -> ReplyReader:
         """Return the reader of a phase, which an overridden aggregate_* may give less."""
         reader, name = self.pending.pop(phase), f"aggregate_{phase}"
-        # A function that was made by exec has no module.
-        module = getattr(getattr(type(self), name), "__module__", None) or ""
-        if not module.startswith("fedsuite."):
+        if not self._is_ours(name):
             own = f"{name} of {type(self).__name__} left it out"
             reader.no_reply = f"{NO_REPLY}, or {own}"
         return reader
@@ -539,7 +537,7 @@ class RoundStrategy(MethodContract):
 
         The run would else bear the name of a method that has no part in its model.
         """
-        if type(self).aggregate_train.__module__.startswith("fedsuite."):
+        if self._is_ours("aggregate_train"):
             # A wrapper of Flower's, or a loop, has dropped a round.
             return
         if TRAIN in self.pending or self.server_round < server_round:
@@ -551,6 +549,11 @@ class RoundStrategy(MethodContract):
                 "and no reply is checked",
                 server_round,
             )
+
+    def _is_ours(self, method: str) -> bool:
+        """Return whether no app has overridden a method; one of exec has no module."""
+        module = getattr(getattr(type(self), method), "__module__", None)
+        return str(module).startswith("fedsuite.")
 
     def _warn_once(self, method: str, words: str, server_round: int) -> None:
         """Warn of what a method of an app's subclass does, in the first such round."""

@@ -2,7 +2,9 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,18 @@ def test_a_run_says_what_its_method_brings(capsys):
     assert not any(other.startswith("method ") for other in more)
     fedsuite.run({**SMALL, "run-name": "two"})
     assert "brings" not in capsys.readouterr().out
+
+
+def made_by_exec() -> Callable[..., object]:
+    names: dict[str, Callable[..., object]] = {}
+    exec("def network(): ...", {}, names)
+    return names["network"]
+
+
+@pytest.mark.parametrize("network", [lambda: None, partial(max, 1), made_by_exec()])
+def test_a_function_that_workers_cannot_import_is_refused(network):
+    with pytest.raises(ConfigError, match=r"key model: .* put it into a module"):
+        fedsuite.run({**SMALL, "model": network})
 
 
 def test_what_a_run_returns():
