@@ -13,8 +13,11 @@ from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 
-from fedsuite.core.errors import ConfigError
+from fedsuite.core.errors import ConfigError, one_line
 from fedsuite.workarounds.flower_release import flower_release
+
+_UNREADABLE = (sqlite3.Error, UnicodeError)
+"""What SQLite says of a damaged file; the second where its words are of the file, too."""
 
 _REVISIONS = Path("supercore", "state", "alembic", "versions")
 
@@ -24,12 +27,12 @@ def fold(database: Path) -> None:
 
     Nothing is done where a program has the database open, or the disk is full.
     """
-    if not database.exists():
+    if not database.is_file():
         return
     try:
         with closing(_opened(database)) as line:
             line.execute("pragma wal_checkpoint(truncate)")
-    except sqlite3.Error:
+    except _UNREADABLE:
         return
 
 
@@ -38,19 +41,20 @@ def refuse_newer(database: Path) -> None:
     package = find_spec("flwr")
     places = (package.submodule_search_locations if package else None) or ()
     files = [path for place in places for path in Path(place, _REVISIONS).glob("*.py")]
-    if not files or not database.exists():
+    if not files or not database.is_file():
         return
     try:
         with closing(_opened(database)) as line:
-            rows = line.execute("select version_num from alembic_version").fetchall()
-    except sqlite3.Error:
+            rows = line.execute("select version_num from alembic_version").fetchmany(9)
+    except _UNREADABLE:
         # Flower says what is wrong with it.
         return
     known = "".join(path.read_text(encoding="utf-8", errors="replace") for path in files)
     if unknown := [revision for (revision,) in rows if f'"{revision}"' not in known]:
+        revision = one_line(unknown[0], 40)
         raise ConfigError(
-            f"{database} is of a newer Flower than {flower_release()} (revision "
-            f"{unknown[0]}): install the newer one again, or put back the copy from before "
+            f"{database} is of a newer Flower than {flower_release()}, of revision "
+            f"{revision}: install the newer one again, or put back the copy from before "
             "the upgrade"
         )
 

@@ -2,18 +2,21 @@
 
 import json
 import os
+import re
 import shutil
 import socket
+import sqlite3
 import tempfile
 import zipfile
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import flwr
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -44,7 +47,14 @@ from fedsuite.deploy.folders import (
     init_federation,
 )
 from fedsuite.deploy.preloaded.superexec import hear
-from fedsuite.deploy.programs import REGISTERED, entries_told, node_numbers
+from fedsuite.deploy.programs import (
+    DATABASE,
+    REGISTERED,
+    TAKEN_OUT,
+    _read_texts,
+    entries_told,
+    node_numbers,
+)
 from fedsuite.deploy.relay.audit import audit
 from fedsuite.deploy.relay.ledger import REPLY, STARTED, Ledger, read_chain
 from fedsuite.deploy.relay.policy import Policy, default_text
@@ -70,6 +80,7 @@ from fedsuite.training.store import FileStore
 from fedsuite.workarounds.identity import flower_identity
 from fedsuite.workarounds.node_tasks import AppCalls, NodeTask, UnreadableError
 from fedsuite.workarounds.packed import unpack_reply
+from fedsuite.workarounds.state_database import _REVISIONS, fold, refuse_newer
 from tests.data import hospital_files, parquet_files, reddit_files, test_tcga_brca
 from tests.disasters.relayed import calls_of
 from tests.readers.harness import Target
@@ -232,6 +243,24 @@ def _node(folder: Path) -> None:
 def _numbers(folder: Path) -> None:
     for name, number in node_numbers(SuperLinkFolder(folder, (), 1, 1, ("a",))).items():
         assert isinstance(name, str) and isinstance(number, str)
+
+
+def _names_taken_out(folder: Path) -> None:
+    for number, name in _read_texts(folder / TAKEN_OUT).items():
+        assert isinstance(number, str) and isinstance(name, str)
+
+
+def _database(folder: Path) -> None:
+    with closing(sqlite3.connect(folder / DATABASE)) as line, line:
+        line.execute("create table alembic_version (version_num text)")
+        files = (Path(flwr.__file__).parent / _REVISIONS).glob("*.py")
+        (revision, *_) = re.findall(r'^revision.* = "(\w+)"', next(files).read_text(), re.M)
+        line.execute("insert into alembic_version values (?)", (revision,))
+
+
+def _open_database(folder: Path) -> None:
+    fold(folder / DATABASE)
+    refuse_newer(folder / DATABASE)
 
 
 def _ledger(folder: Path) -> None:
@@ -626,6 +655,8 @@ TARGETS: Mapping[str, Target] = {
     "registered": Target(
         _json(REGISTERED, {"a": {"node-id": "1", "key": "k a"}}), _numbers
     ),
+    "taken-out": Target(_json(TAKEN_OUT, {"1": "a", "27": "b"}), _names_taken_out),
+    "state-database": Target(_database, _open_database),
     "site-ledger": Target(_ledger, _read_ledger),
     "own-ledger": Target(_ledger, _open_ledger),
     "chained-ledger": Target(_ledger, _chained),
