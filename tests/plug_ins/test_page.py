@@ -10,8 +10,6 @@ from tests.docs.typed import Reader, console_lines
 from tests.plug_ins.fakes import PACKAGE
 
 PAGE = (DOCS / "how-to" / "plug_ins.md").read_text()
-RUNS = ("local", "ray", "processes")
-"""Names of the page's runs of one experiment on the three engines."""
 
 
 def test_the_page_shows_the_package_of_these_tests() -> None:
@@ -47,8 +45,9 @@ def final(reader: Reader, name: str) -> dict[str, bytes]:
 
 @pytest.mark.smoke
 @pytest.mark.slow
-def test_the_commands_run_to_the_same_bits_on_three_engines(reader: Reader) -> None:
-    lines = [line for line in reader.lines if "deploy local" not in line]
+def test_the_commands_run_to_the_same_bits_in_process_and_on_ray(reader: Reader) -> None:
+    processes = ("deploy local", "--engine deployment")
+    lines = [ln for ln in reader.lines if not any(words in ln for words in processes)]
     printed = {line: reader.type(line) for line in lines}
     for command, name in (
         ("methods", "anchored"),
@@ -58,12 +57,20 @@ def test_the_commands_run_to_the_same_bits_on_three_engines(reader: Reader) -> N
         assert "fedsuite-example 0.1.0" in printed[f"fedsuite {command}"]
         assert name in printed[f"fedsuite {command}"]
     assert "anchored-way" in printed["fedsuite methods anchored"]
-    first, *others = (final(reader, name) for name in RUNS)
-    assert set(first) == {"body.weight", "body.bias", "head.weight", "head.bias"}
-    assert all(other == first for other in others)
+    local = final(reader, "local")
+    assert set(local) == {"body.weight", "body.bias", "head.weight", "head.bias"}
+    assert final(reader, "ray") == local
     manifest = (reader.folder / "runs" / "ray" / "manifest.json").read_text()
     assert '"own_code": "fedsuite-example 0.1.0 (' in manifest
     assert (reader.folder / "runs" / "own" / "model.safetensors").exists()
+
+
+@pytest.mark.slow
+def test_real_processes_have_the_same_bits(reader: Reader) -> None:
+    for name in ("local", "processes"):
+        if not (reader.folder / "runs" / name).exists():
+            reader.type(line_of(name))
+    assert final(reader, "processes") == final(reader, "local")
 
 
 @pytest.mark.slow
