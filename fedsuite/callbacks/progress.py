@@ -81,13 +81,12 @@ def score_words(report: RoundReport, score: Score = ACCURACY) -> str:
     name = validation if validated else score.column
     title = f"validation {score.title}" if validated else score.title
     metrics = report.metrics
-    num_asked = int(metrics.get(f"{name}_clients_asked", 0))
-    short = of_clients(int(metrics.get(f"{name}_clients", 0)), num_asked)
+    num_scored = int(metrics.get(f"{name}_clients", 0))
+    short = of_clients(num_scored, int(metrics.get(f"{name}_clients_asked", 0)))
     if f"{name}_mean" not in metrics:
         return f"mean {title} of {short}" if short else ""
     mean = f"mean {title} {_number(score, metrics[f'{name}_mean'])}"
-    num_scored = num_asked and int(metrics[f"{name}_clients"])
-    if not num_asked and report.evaluate is not None:
+    if not short and report.evaluate is not None:
         num_scored = len(report.evaluate.rows)
     number = _number(score, metrics[f"{name}_worst10"])
     worst = f"{tail_words('worst', 10, num_scored)} {number}"

@@ -1,6 +1,5 @@
 """Messages after Ctrl-C of a run on a federation, with the commands to go on."""
 
-import re
 import shlex
 import shutil
 from collections.abc import Iterator, Mapping
@@ -12,21 +11,13 @@ from fedsuite.core.keys import AUTO, Value
 from fedsuite.deploy.folders import NODES, RUNS, SUPERLINK, SuperLinkFolder
 from fedsuite.deploy.validity import check_superlink
 from fedsuite.engines.api import where_it_stopped
-from fedsuite.engines.flower import (
-    CONNECTION,
-    REFUSED_APP,
-    NoAnswerError,
-    StoppedThereError,
-)
+from fedsuite.engines.flower import CONNECTION, NoAnswerError, StoppedThereError
 from fedsuite.results.layout import EXPERIMENT, MANIFEST
 from fedsuite.results.reader import load_run
 from fedsuite.results.writer import RunFolder
 
 FULL_BYTES = 20 * 2**20
 """Free space of a disk below which it is full: SQLite and a model need more."""
-
-
-_UNREACHED = re.compile("certificate|unavailable")
 
 
 def is_full(place: Path) -> bool:
@@ -71,15 +62,16 @@ def failed_there(error: RunError, folder: SuperLinkFolder, run: Path) -> str:
                 f"the disk of {place} is full ({left:.1f} MB left): free some, "
                 f"then `{again}` goes on; Flower's words: {error}"
             )
-    if isinstance(error, NoAnswerError) or _UNREACHED.search(str(error)):
-        try:
-            check_superlink(folder)
-        except ConfigError as ended:
-            begun = not str(error).startswith(REFUSED_APP)
-            then = f"`{again}` goes on" if begun else "type this again"
-            return f"{ended}; once SuperLink and proxy are started again, {then}"
     if isinstance(error, StoppedThereError):
         return f"{error}: `{again}` goes on"
+    try:
+        check_superlink(folder)
+    except ConfigError as ended:
+        then = f"`{again}` goes on" if run.exists() else "type this again"
+        return (
+            f"{ended}; once SuperLink and proxy are started again, {then}; "
+            f"Flower's words: {error}"
+        )
     if isinstance(error, NoAnswerError):
         start = shlex.join(["fedsuite", "deploy", "superlink", str(folder.path)])
         return (

@@ -34,9 +34,6 @@ _HTTP_SINCE = (1, 40)
 CONNECTION = "fedsuite"
 """Name by which Flower's commands know the SuperLink."""
 
-REFUSED_APP = "flwr run refused the app"
-"""Begins the error of a run that never began."""
-
 _ATTEMPTS = 3
 _RETURN_PATIENCE_S = 30.0
 _NOISE = re.compile(
@@ -346,7 +343,7 @@ def describe_failure(outcome: Outcome | None, log: Sequence[str]) -> str:
     log
         The last lines of the log, in case the outcome gives no reason.
     """
-    how = f"the run ended as {outcome.status}" if outcome else REFUSED_APP
+    how = f"the run ended as {outcome.status}" if outcome else "flwr run refused the app"
     details = " ".join(outcome.details.split()) if outcome else ""
     cause = re.sub(r"^(Simulation|ServerApp) failed with exception: ", "", details)
     if cause in ("", "N/A"):

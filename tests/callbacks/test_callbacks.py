@@ -114,6 +114,20 @@ def test_line_of_a_round() -> None:
 
 
 @pytest.mark.parametrize(
+    ("num_scored", "words"), [(10, "worst client"), (11, "worst 10 %"), (20, "worst 10 %")]
+)
+def test_the_worst_are_counted_among_those_with_a_score(
+    num_scored: int, words: str
+) -> None:
+    few = {"accuracy_clients": num_scored, "accuracy_clients_asked": 40}
+    means = {"accuracy_mean": 0.5, "accuracy_worst10": 0.25}
+    report = a_report(accuracies=[0.5] * 40, **means, **few)
+    assert f"of {num_scored} of 40 clients  {words} 25.00%" in score_words(report)
+    report = a_report(accuracies=[0.5] * num_scored, **means)
+    assert score_words(report) == f"mean accuracy 50.00%  {words} 25.00%"
+
+
+@pytest.mark.parametrize(
     ("name", "words"),
     [
         ("mae", "mean MAE 0.625  worst client 0.75  "),

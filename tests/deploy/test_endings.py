@@ -19,7 +19,7 @@ from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.deploy.endings import failed_there
 from fedsuite.deploy.folders import SuperLinkFolder, init_federation
 from fedsuite.deploy.rehearsal import LocalFederation
-from fedsuite.engines.flower import REFUSED_APP, NoAnswerError, StoppedThereError
+from fedsuite.engines.flower import NoAnswerError, StoppedThereError
 from fedsuite.engines.processes import World
 from fedsuite.results.layout import read_manifest
 from fedsuite.results.reader import load_run
@@ -220,17 +220,24 @@ def test_a_run_whose_superlink_is_gone_or_full(
         ),
         (NoAnswerError("no connection"), "the SuperLink stopped answering"),
         (RunError("a site is not there"), "a site is not there"),
-        (RunError(f"{REFUSED_APP}: connection is unavailable"), "is unavailable"),
     ],
 )
+@pytest.mark.parametrize("begun", [False, True])
 @pytest.mark.parametrize("ended", [False, True])
 def test_what_is_to_do_about_a_run_that_ended_there(
-    error: RunError, told: str, ended: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    error: RunError,
+    told: str,
+    ended: bool,
+    begun: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path, _ = federation(tmp_path)
     folder = SuperLinkFolder.load(path)
     run = tmp_path / "r"
     again = f"fedsuite resume {shlex.quote(str(run))}`"
+    if begun:
+        run.mkdir()
     if ended:
 
         def end(_: object) -> str:
@@ -238,9 +245,9 @@ def test_what_is_to_do_about_a_run_that_ended_there(
 
         monkeypatch.setattr("fedsuite.deploy.endings.check_superlink", end)
     text = failed_there(error, folder, run)
-    if ended and isinstance(error, NoAnswerError):
-        assert text.startswith("server.pem ended on 2026-11-29") and again in text
-    elif ended and REFUSED_APP in str(error):
-        assert text.startswith("server.pem ended") and text.endswith("type this again")
+    if ended and not isinstance(error, StoppedThereError):
+        assert text.startswith("server.pem ended on 2026-11-29: renew it; once ")
+        assert text.endswith(f"; Flower's words: {error}")
+        assert (again in text, "type this again" in text) == (begun, not begun)
     else:
         assert told.format(again) in text

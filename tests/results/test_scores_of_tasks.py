@@ -257,3 +257,14 @@ def test_clients_that_no_run_can_score_are_no_reason(tmp_path: Path) -> None:
     assert [row.incomplete for row in comparison.rows] == [False, False]
     assert verdict(comparison).headline.startswith("fedprox is ahead of fedavg by 10.00")
     assert table_lines(comparison)[1][3] == "2 of 3"
+
+
+@pytest.mark.parametrize(
+    ("num_scored", "worst"), [(10, "worst client"), (11, "worst 10 %")]
+)
+def test_the_worst_of_a_comparison_are_of_those_with_a_score(
+    tmp_path: Path, num_scored: int, worst: str
+) -> None:
+    accuracies = [0.5] * num_scored + [None] * 20
+    run = make(tmp_path / "run", "classification", [{"accuracy": accuracies}])
+    assert compare([run]).columns["worst_10"] == worst
